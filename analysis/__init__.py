@@ -2,8 +2,7 @@
 
 Each package has a module ``question`` with a function that maps a graph to a small frozen result.
 The module ``drawing`` draws the result, the module ``__main__`` is the command, and further modules
-contain the algorithms. ``question`` imports neither ``drawing`` nor ``__main__``, and therefore
-neither matplotlib nor an argument parser::
+contain the algorithms. To import ``question`` needs neither matplotlib nor an argument parser::
 
     python -m analysis.spectrum --pattern 'SlidingWindow(3) | GlobalTokens(2)' --n 1024
 

@@ -115,7 +115,7 @@ def symmetrize(adjacency: sp.csr_array, symmetrization: Symmetrization) -> sp.cs
 
 
 def describe_symmetrization(adjacency: sp.csr_array, symmetrization: str) -> str:
-    """Return the name of the symmetrisation for a table, or 'not needed' if the adjacency matrix is
+    """Return ``symmetrization`` as text for a table, or 'not needed' if the adjacency matrix is
     already symmetric."""
     is_symmetric = (adjacency != adjacency.T.tocsr()).nnz == 0
     return 'not needed' if is_symmetric else symmetrization

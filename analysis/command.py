@@ -62,7 +62,7 @@ def ask(
             with their weights.
         draw: Maps ``{label: results}`` to a figure. All samples of an attention head have the same
             label.
-        arguments: The command line; the process's own if omitted.
+        arguments: The words of the command line; by default those of this process.
         name: Name of the module, and of the files that the command writes.
         pattern: Default pattern.
         n: Default number of tokens.
@@ -94,8 +94,15 @@ def ask(
 
 def new_parser(name: str, pattern: str, n: int,
                endings: Sequence[str] = ENDINGS) -> ArgumentParser:
-    """Return an ArgumentParser with the options for graphs and output that all commands of
-    ``analysis`` share."""
+    """Return a parser with the options that all commands of ``analysis`` share, for graphs and for
+    output.
+
+    Args:
+        name: Name of the command.
+        pattern: Default pattern.
+        n: Default number of tokens.
+        endings: Suffixes of the files that the command can write.
+    """
     parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
@@ -146,7 +153,13 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
     """Parse the command line and run the command; on a user error, print one line and exit with
     status 2.
 
-    ``--out`` may be a file with one of ``endings``.
+    ``--out`` may be a folder or a file.
+
+    Args:
+        parser: The parser of the command line.
+        run: Called with the parsed options.
+        arguments: The words of the command line; by default those of this process.
+        endings: Suffixes of the files that ``--out`` may name.
     """
     try:
         options = parser.parse_args(arguments)
@@ -192,7 +205,7 @@ def say(*lines: object) -> None:
 
 def token_lines(results: Results, names: Names) -> list[str]:
     """Return a line of text for each field of the results that lists tokens, such as a path. The
-    line shows the names of the tokens."""
+    line shows the ``names`` of the tokens."""
     lines = []
     for label, samples in results.items() if names else ():
         for field, tokens in samples[0].tokens(names).items():
@@ -202,10 +215,12 @@ def token_lines(results: Results, names: Names) -> list[str]:
 
 
 def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
-    """Write texts, a dict from suffixes to contents, and a figure.
+    """Write the results of a command to files, and return a line of text with their paths.
 
-    If ``out`` has one of the suffixes, only that file is written. Otherwise all files are written
-    to the folder ``out``.
+    Args:
+        texts: A dict from the suffix of each text file to its contents.
+        out: A folder, in which the files are ``name.json``, ``name.csv`` and so on; or a file with
+            one of the suffixes, which is then the only one that is written.
 
     Returns:
         A line with the paths of the written files.
@@ -233,13 +248,13 @@ def check_out(out: Path, endings: Sequence[str]) -> None:
 
 
 def as_json(plain: dict[str, object]) -> str:
-    """Return a value of JSON types as JSON text."""
+    """Return ``plain``, a dict of JSON types, as JSON text."""
     return json.dumps(plain, indent=1, allow_nan=False) + '\n'
 
 
 def as_csv(results: Results) -> str:
-    """Return CSV text with a row for each graph and a column for each scalar of the results. A row
-    begins with the label of the graph and its number among the samples."""
+    """Return CSV text with a row for each result and a column for each field that is a number or
+    text. A row begins with the label of the graph and the index of the result under this label."""
     names = scalar_names(results)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator='\n')

@@ -78,7 +78,8 @@ def read_edge_list(path: Path, *, is_table: bool = False, header: bool | None = 
 
     Args:
         path: A text file, optionally compressed.
-        is_table (bool): Whether blanks are separators only if no other separator fits.
+        is_table (bool): Whether the file is a table, in which blanks separate columns only if no
+            other separator fits.
         header (bool, optional): Whether the first line names columns; detected if omitted.
         numbered (bool, optional): Whether all ids are numbers of tokens; if false, all ids are
             names. Detected if omitted.
@@ -164,11 +165,9 @@ class _Lines:
 
 
 def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
-    """Return whether a line of an edge list is a comment.
-
-    A comment begins with ``#`` or ``%``. If names may begin with a mark, a blank or the same mark
-    must follow.
-    """
+    """Return whether a line of an edge list is a comment, which begins with ``#`` or ``%``. With
+    ``has_hashtags``, names may begin with these marks too, and a comment is only a line in which a
+    blank or the same mark follows."""
     begin = line.lstrip(BLANKS)[:2]
     if not begin.startswith(COMMENT_MARKS):
         return False
@@ -197,8 +196,8 @@ def _layout(sample: list[str], is_table: bool) -> _Layout:
 
 
 def _kind(line: str, separator: str) -> str:
-    """Return what a line contains when it is split at ``separator``: ``'edge'``, ``'wide'`` for
-    more columns than an edge, or an empty string."""
+    """Return what a line is if it is split at ``separator``: ``'edge'``, ``'wide'`` if it has more
+    columns than an edge, or an empty string if it is neither."""
     cells = _split(line, separator)
     if len(cells) < 2 or not (cells[0] and cells[1]):
         return ''
@@ -206,8 +205,7 @@ def _kind(line: str, separator: str) -> str:
 
 
 def _split(line: str, separator: str) -> list[str]:
-    """Return the columns of a single line of an edge list. :func:`_rows` does the same for many
-    lines."""
+    """Return the columns of one line of an edge list."""
     if separator == ' ':
         return _divided_by_blanks(line)
     if separator == '->':
@@ -224,8 +222,15 @@ def _divided_by_blanks(line: str) -> list[str]:
 
 
 def _bare(line: str, wrappings: list[re.Pattern]) -> str:
-    """Return a line of an edge list without the text around its columns (``wrappings``), and with
-    the weight instead of the attributes."""
+    """Return a line of an edge list with only its columns.
+
+    The text around the columns, such as brackets, is removed. Attributes such as ``{'weight': 2}``
+    are replaced by the weight.
+
+    Args:
+        line: The line.
+        wrappings: The patterns of text to remove, see ``_WRAPPINGS``.
+    """
     text = line.strip(BLANKS)
     for wrapping in wrappings:
         if found := wrapping.search(text):
@@ -385,7 +390,8 @@ class _Table:
             raise ValueError(f'{where}: {error}') from error
 
     def knows(self, row: list[str]) -> bool:
-        """Return whether words of this row are also names of nodes in other rows."""
+        """Return whether a word of ``row`` is also the name of a node in the rows that were
+        added."""
         return not self.are_ids and any(row[end] in self.names for end in self.columns.ends)
 
     def listed(self) -> ListedGraph:
@@ -405,7 +411,7 @@ def _shown(row: list[str]) -> str:
 
 
 def _check_other_readings(listed: ListedGraph, lines: _Lines, table: _Table) -> None:
-    """Raise an error for a file that may be another kind of list.
+    """Raise an error if the file that was read as an edge list is probably another kind of list.
 
     A METIS file with few neighbours, and an adjacency list with two neighbours for each node, look
     like edge lists.

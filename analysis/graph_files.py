@@ -1,8 +1,8 @@
 """Graph files: adjacency arrays, formats of networkx and other programs, and edge lists.
 
-No format is guessed silently: :attr:`GraphFile.said` describes how the file was read. If a file
-looks like another format, it is either read in that format or refused, and the error names the
-format.
+The text :attr:`GraphFile.said` describes how a file was read, so that no format is guessed
+silently. If the contents of a file look like another format than its name says, the file is read in
+that format, or an error names the format.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class GraphFile:
     matrices: tuple[sp.csr_array, ...] | None = None
 
     def segments(self) -> list[BipartiteGraph] | list[sp.csr_array]:
-        """Return a list of the graphs of all segments, or of their weights if weights were
+        """Return the graph of each segment, or its weights ``[query, key]`` if weights were
         requested."""
         return self.graph.unbatch() if self.matrices is None else list(self.matrices)
 
@@ -225,10 +225,11 @@ def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
 
 def _of_parts(listed: ListedGraph, ends: np.ndarray,
               is_directed: bool) -> tuple[np.ndarray, int, int]:
-    """Return the edges of a bipartite graph from keys to queries, ``[num_edges, 2]``, and the
-    numbers of queries and keys.
+    """Return the edges of a bipartite graph from keys to queries, ``[num_edges, 2]``, the number of
+    queries and the number of keys.
 
-    The nodes of part 0 are keys, and the nodes of part 1 are queries.
+    The nodes of part 0 are keys, and the nodes of part 1 are queries. ``ends`` has the positions of
+    both nodes of each edge in ``listed.nodes``.
     """
     if listed.parts is None:
         raise ValueError("'bipartite' requires the attribute bipartite, 0 for keys or 1 for "
@@ -250,7 +251,18 @@ def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directe
           has_weights: bool, keeps_weights: bool, names: tuple[str, ...] | None,
           bipartite: bool) -> str:
     """Return a line of text that tells the user how the file was read: its format, sizes, weights
-    and names."""
+    and names.
+
+    Args:
+        listed: What the file contains.
+        chosen: The format.
+        graph: The graph that was read.
+        is_directed: Whether edges have a direction.
+        has_weights: Whether some weight is not 1.
+        keeps_weights: Whether weights were requested.
+        names: The names of the tokens, if any.
+        bipartite: Whether the parts became keys and queries.
+    """
     weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
     num_zero = int((weights == 0).sum())
     num_edges = _count(graph, is_directed or bipartite)

@@ -64,8 +64,8 @@ def _of_tokens(graph: nx.Graph) -> nx.Graph:
 
 
 def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:
-    """Build the graph of a preset, or of an expression of :func:`graphattn.patterns.parse`, on
-    ``n`` tokens.
+    """Return the graph of a pattern on ``n`` tokens. The pattern is named, such as ``'bigbird'``,
+    or is an expression of :func:`graphattn.patterns.parse`.
 
     Raises:
         ValueError, TypeError: The expression or a parameter is invalid.

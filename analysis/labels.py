@@ -18,10 +18,8 @@ def as_text(label: str) -> str:
 
 
 def labels_as_text(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Return ``draw`` wrapped so that labels are escaped, see :func:`as_text`.
-
-    The keys of every argument that is a dict by label are escaped.
-    """
+    """Return the drawing function ``draw`` with escaped labels, see :func:`as_text`. It escapes the
+    keys of every argument that is a dict."""
     @functools.wraps(draw)
     def drawn(*arguments: object) -> Figure:
         return draw(*({as_text(label): value for label, value in given.items()}

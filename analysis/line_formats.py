@@ -71,7 +71,7 @@ def read_metis(path: Path) -> ListedGraph:
 
 def _counted(edges: np.ndarray, num_nodes: int, is_directed: bool,
              weights: np.ndarray | None = None, **options: object) -> ListedGraph:
-    """Return the graph of edges whose nodes are numbered from 1, as in the file."""
+    """Return the graph of ``edges`` between nodes that a file numbers from 1."""
     if edges.size and not 0 <= edges.min() <= edges.max() < num_nodes:
         raise ValueError(f"expected nodes of edges from 1 to {num_nodes:,}")
     return ListedGraph(np.arange(1, num_nodes + 1), edges, is_directed, weights, **options)
@@ -130,7 +130,8 @@ def read_konect(path: Path) -> ListedGraph:
 
 
 def _in_parts(listed: ListedGraph) -> ListedGraph:
-    """Return the graph of a file with two parts whose nodes are numbered separately."""
+    """Return a bipartite graph with separate nodes for its two parts, because the file numbers the
+    nodes of each part from 1."""
     names, columns = [], []
     for part, column in zip(('left', 'right'), listed.edges.T):
         used, position = np.unique(column, return_inverse=True)
@@ -209,7 +210,13 @@ def _pajek_node(cell: str, names: dict[int, str]) -> int:
 def _pajek_edges(section: str, cells: list[str],
                  names: dict[int, str]) -> tuple[list[tuple[int, int]], list[float]]:
     """Return the edges in one line of a Pajek file, and their weights. An undirected edge is
-    returned in both directions."""
+    returned in both directions.
+
+    Args:
+        section: The section of the line, such as ``'*arcs'``.
+        cells: The words of the line.
+        names: The name of each node by its number.
+    """
     is_list = section.endswith('list')
     nodes = [_pajek_node(cell, names) for cell in (cells if is_list else cells[:2])]
     source, targets = nodes[0], nodes[1:]

@@ -47,8 +47,8 @@ def as_edges(ends: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def is_id(cell: str) -> bool:
-    """Return whether the text of a cell is an integer from 0 without leading zeros or signs, so
-    that it may be the id of a node."""
+    """Return whether a text is a non-negative integer without leading zeros or signs, so that it
+    may be the id of a node."""
     return (cell.isdecimal() and cell.isascii() and len(cell) <= MAX_ID_LENGTH
             and (cell[0] != '0' or cell == '0'))
 
@@ -56,8 +56,7 @@ def is_id(cell: str) -> bool:
 def as_tokens(
     nodes: Sequence[str] | np.ndarray, numbered: bool | None,
 ) -> tuple[np.ndarray, int, tuple[str, ...] | None]:
-    """Return the index of the token of each node in a file, the number of tokens, and the names of
-    the tokens or None.
+    """Assign a token to each node of a file.
 
     Args:
         nodes: Names, or distinct integers.

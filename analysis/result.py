@@ -17,8 +17,8 @@ _WIDTH = 100  # width of a table with a row per result
 
 
 def token_numbers(**options: object) -> np.ndarray | None:
-    """Return a dataclass field for an array of token indices. Results show the names of these
-    tokens if tokens have names."""
+    """Return a dataclass field for an array of token indices. A result that is shown with names of
+    tokens replaces these indices by the names."""
     return field(metadata={_OF_TOKENS: True}, **options)
 
 
@@ -45,7 +45,8 @@ class Result:
                 if tokens is not None}
 
     def scalars(self) -> dict[str, object]:
-        """Return the fields that fit into a table cell: numbers, bools, text and ``None``."""
+        """Return the fields that fit into a table cell, by name: numbers, bools, text and
+        ``None``."""
         values = {field.name: getattr(self, field.name) for field in fields(self)
                   if _OF_TOKENS not in field.metadata}
         return {name: value for name, value in values.items()
@@ -85,7 +86,7 @@ def table(results: Results) -> str:
 
 
 def table_rows(results: Results) -> list[list[str]]:
-    """Return the scalars of results as rows of cells, with a header as the first row.
+    """Return results as the rows of a table, each a list of cells, with a header as the first row.
 
     A single label with several results has a row for each result, and a last row for all. Several
     labels have a column each. Several results are summarised by mean ± standard deviation.

@@ -127,8 +127,17 @@ def attention_of(model: nn.Module, tokens: Tensor, ptr: Tensor,
 
 def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[str, object],
              graph: BipartiteGraph | PairMask) -> list[list[sp.csr_array]]:
-    """Return the attention weights of each head on each sequence, as one list for each head. The
-    weights are computed again along the graph of the layer."""
+    """Compute the attention weights of each head on each sequence, along a graph that the layer
+    returned.
+
+    The result is a list for each head, with a sparse array ``[query, key]`` for each sequence.
+
+    Args:
+        layer: The layer.
+        given: The tokens ``[num_tokens, channels]`` and ``ptr`` with which the layer was called.
+        options: The keyword arguments of that call.
+        graph: The graph, or the soft mask, that the layer returned.
+    """
     x, ptr = given
     bias = None
     if isinstance(graph, PairMask):
@@ -147,8 +156,8 @@ def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[
 
 
 def _all_pairs(mask: PairMask, ptr: Tensor) -> tuple[BipartiteGraph, Tensor]:
-    """Return the graph of all pairs of tokens of each sequence, and the bias that the soft mask
-    adds to each edge in each head."""
+    """Return the graph of all pairs of tokens of each sequence, and the bias of a soft mask for
+    each edge and head, ``[num_edges, heads]``."""
     lengths = ptr.diff().tolist()
     graph = BipartiteGraph.batch([Full().build(length) for length in lengths])
     return graph, torch.cat([mask.bias(length).flatten(1) for length in lengths], dim=1).T
@@ -181,7 +190,8 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
 
 
 def _examples(data: LightningDataModule, example: int, count: int) -> list[Tensor]:
-    """Return the tokens of ``count`` sequences of the test set, or fewer at the end of the set."""
+    """Return the tokens of ``count`` sequences of the test set from index ``example`` on, or fewer
+    at the end of the set."""
     data.prepare_data()
     data.setup('test')
     found, first = [], 0

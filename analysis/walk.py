@@ -17,7 +17,8 @@ MOVED = 1e-13  # a hundred times rounding
 
 
 def square_graph(graph: GraphLike) -> BipartiteGraph:
-    """Convert a graph object to a graph with as many keys as queries, so that hops can be repeated.
+    """Return the graph of an object, and raise an error unless it has as many keys as queries, so
+    that hops can be repeated.
 
     Raises:
         ValueError: The graph has no tokens, or its numbers of keys and queries differ.
@@ -105,7 +106,8 @@ def _moved(block: np.ndarray, size: float) -> np.ndarray:
 
 
 def members_of(component: np.ndarray) -> list[np.ndarray]:
-    """Return for each component an array of its tokens in ascending order."""
+    """Return an array of the tokens of each component, in ascending order, given the component of
+    each token, ``[n]``."""
     order = np.argsort(component, kind='stable')
     return np.split(order, np.flatnonzero(np.diff(component[order])) + 1)
 

@@ -37,7 +37,10 @@ PACKAGES = ('torch', 'torch-geometric', 'numba', 'numpy', 'scipy', 'networkx', '
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command line, or the process's own if ``arguments`` is omitted.
+    """Run the command ``graphattn``.
+
+    Args:
+        arguments: The words of the command line; by default those of this process.
 
     Raises:
         SystemExit: Status 2, with a message of one line, if the command or a config is unknown, or
@@ -130,7 +133,8 @@ def information() -> str:
 
 
 def _modules() -> dict[str, str]:
-    """Return a dict from each command that is a module to the first line of its docstring."""
+    """Return the commands that are modules, as a dict from the command to the name of the
+    module."""
     questions = sorted(path.parent.name for path in (ROOT / 'analysis').glob('*/__main__.py'))
     return {'predict': 'experiments.predict', 'sparsify': 'experiments.sparsify',
             'atlas': 'experiments.benchmarks.atlas',
@@ -139,8 +143,8 @@ def _modules() -> dict[str, str]:
 
 
 def _runnable(group: str) -> dict[str, str]:
-    """Return a dict from the name of a command to its module, for the modules in a package of
-    ``experiments``."""
+    """Return the modules of a package ``experiments.GROUP`` that are commands, as a dict from the
+    name of a command to its module."""
     paths = sorted((Path(__file__).parent / group).rglob('*.py'), key=lambda path: path.stem)
     return {path.stem: '.'.join(path.relative_to(ROOT).with_suffix('').parts) for path in paths
             if "__name__ == '__main__'" in path.read_text(encoding='utf-8')}
@@ -180,7 +184,8 @@ def _print_completion(shell: str = '--help', *_: str) -> None:
 
 
 def _complete() -> None:
-    """Print the words that can continue the command line for the shell's completion, and exit."""
+    """Print the words that can continue the command line, which the shell requests when the tab key
+    is pressed, and exit."""
     from experiments import completion
 
     words = completion.words_before()
@@ -209,10 +214,13 @@ def _run(module: str, name: str, arguments: Sequence[str]) -> None:
 
 
 def _execute(name: str) -> None:
-    """Run a module as ``python -m`` does, under the name in ``sys.argv``.
+    """Run a module as ``python -m`` does, with the arguments in ``sys.argv``.
 
     The module becomes the main module, because jsonargparse resolves functions in the main module,
     and Lightning starts further processes from it.
+
+    Args:
+        name: The module, or a package with a module ``__main__``.
     """
     spec = find_spec(name)
     if spec.submodule_search_locations is not None:  # a package
@@ -225,8 +233,8 @@ def _execute(name: str) -> None:
 
 
 def _with_paths(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a command line, in which names of shipped configs are replaced by
-    their paths."""
+    """Return the words of a command line with the name of each shipped config replaced by its
+    path."""
     return [_config_path(value) if before in ('--config', '-c') else
             f'--config={_config_path(value[9:])}' if value.startswith('--config=') else value
             for before, value in zip([None, *arguments], arguments)]

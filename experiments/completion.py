@@ -18,8 +18,8 @@ def words_before() -> list[str]:
 
 
 def offer(words: Iterable[str], files: bool = False) -> None:
-    """Print the ``words`` that match the word being typed for the shell's completion, and exit. If
-    ``files`` is set, files are offered as well."""
+    """Print those of ``words`` that match the word being typed, for the shell's completion, and
+    exit. With ``files``, print matching files as well."""
     parser = ArgumentParser(add_help=False)
     files_of = FilesCompleter() if files else lambda prefix, **_: []
     parser.add_argument('next').completer = lambda prefix, **options: [

@@ -25,7 +25,8 @@ from graphattn.utils.files import check_folder, csv_cell, write_whole
 
 def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32,
             trust: str = '') -> None:
-    """Write the class and the class probabilities of each example, or its score.
+    """Predict the examples of a file or folder, and write the class and the probability of each
+    class, or the score, to a CSV file.
 
     Args:
         run: The folder of the training, ``--trainer.default_root_dir``.

@@ -36,8 +36,8 @@ def without_libraries() -> Iterator[None]:
 
 
 class _Anything(ABCMeta):
-    """Replacement for anything in a library. Its attributes, entries, unions and results of calls
-    are the class itself."""
+    """Metaclass of the class that replaces anything in a library. Its attributes, entries, unions
+    and results of calls are the class itself."""
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith(('__', '_is_protocol')):  # these attributes mark the kind of a class

@@ -4,8 +4,8 @@
     graphattn sparsify --model FOLDER --data ids.npy --loss 1.01 --out sparse
     graphattn sparsify --model FOLDER --data ids.npy --candidates '[windows,keys]' --out sparse
 
-The folder of ``--out`` then loads by ``graphattn.hugging_face.load_attached(folder)``. The same
-command goes on after an interruption.
+``graphattn.hugging_face.load_attached(folder)`` then loads the model from the folder ``--out``. If
+the command is interrupted, the same command continues.
 """
 
 from __future__ import annotations
@@ -74,33 +74,40 @@ def main(
     held_out: int = 32,
     seed: int = 0,
 ) -> None:
-    """Profile a model, fit a pattern to each head, train it along them, and write all results.
+    """Profile a model, fit a pattern to each head, train the model along these patterns, and write
+    all results.
 
     Args:
         model: The folder of a language model, as ``save_pretrained`` writes it.
-        data: Text, for the model's tokenizer, or an ``.npy`` file of ids, -1 for padding.
+        data: A text file, which the model's tokenizer reads, or an ``.npy`` file of token ids with
+            -1 for padding.
         out: The folder to write: the attached model, ``report.html`` and ``results.json``.
-        density: Share of the allowed pairs that are edges.
-        loss: In place of ``density``, the largest loss before training, over the dense one.
+        density: Fraction of the allowed pairs of tokens that are edges, over all heads.
+        loss: Maximum ratio of the loss before training to the dense model's loss, such as 1.01. If
+            given, the command finds the smallest density with this loss, and ``density`` is not
+            used.
         steps: Number of training steps along the graphs.
         lr: Learning rate of AdamW.
-        batch_size: Sequences of a step.
-        distill: Weight of the divergence from the dense model, from 0 to 1.
-        length: Tokens of a sequence; the model's largest number if omitted.
+        batch_size: Number of sequences in a training step.
+        distill: Weight in the loss of the divergence from the dense model's predictions, from 0 to
+            1.
+        length: Number of tokens of a sequence; if omitted, the maximum of the model.
         mask_token: Id of the mask, for a model of masked tokens.
-        leave_one_out: Weigh heads by the loss that each costs, measured one by one.
-        candidates: What to choose from: windows, strided patterns, offsets and keys of each head's
-            own, clusters by content, and random keys. Own keys are for models whose inputs have the
-            same positions; the model then takes no more than ``length`` tokens. Random keys change
-            while a sequence grows, so that generation needs ``use_cache=False``. The edges of
-            clusters grow with the square of the length.
-        learn_graphs: Learn a mask of each head in the first half of the steps, from the fit's edges
-            and no denser, and freeze it for the second half; up to 1,024 tokens, and for sequences
-            of no more than ``length``.
-        lora: Rank of adapters that are trained in place of the weights, and merged into them at the
-            end; needs the package peft.
-        profiled: Sequences to profile.
-        held_out: Sequences that losses are measured on, not trained on.
+        leave_one_out: Whether to measure for each head how much the loss rises if only this head is
+            sparse. The fit then gives more edges to heads that cost more.
+        candidates: The sets of patterns from which the fit chooses: windows, strided, offsets,
+            keys, clusters and random. The offsets, keys and clusters differ from head to head. Keys
+            suit inputs whose positions have the same meaning, and limit the model to ``length``
+            tokens. Random keys change while a sequence grows, so that generation needs
+            ``use_cache=False``. The edges of clusters grow with the square of the length.
+        learn_graphs: Whether to learn a mask for each head in the first half of the steps,
+            beginning with the edges of the fit, and to freeze the masks for the second half. The
+            masks are not denser than the fit. ``length`` must be at most 1,024, and the model then
+            accepts at most ``length`` tokens.
+        lora: Rank of LoRA adapters. If given, adapters are trained instead of the weights, and
+            merged into the weights at the end. This needs the package peft.
+        profiled: Number of sequences to profile.
+        held_out: Number of sequences on which losses are measured and the model is not trained.
         seed: Seed of the training.
     """
     options = dict(locals()) | {'candidates': list(candidates)}
@@ -143,7 +150,9 @@ def main(
                                  learn_graphs, lora)
     save_attached(sparse, folder)
     sizes = costs_of_lengths(dense, sparse, min(_length(dense, None), longest_of(sparse)))
-    results = {**surgery.losses, 'density': float(chosen.density.mean()),
+    # Layers with windows of their own allow fewer pairs.
+    density_of_pairs = float(np.average(chosen.density, weights=measured.keys))
+    results = {**surgery.losses, 'density': density_of_pairs,
                'share': None if learn_graphs else float(chosen.share.mean()),
                'heads': chosen.as_table(), 'lengths': sizes}
     write_whole(folder / RESULTS, lambda path: path.write_text(json.dumps(results, indent=1)))
@@ -158,7 +167,8 @@ def main(
 
 @dataclass
 class Surgery:
-    """A dense model that is made sparse, its data, and the folder that stores finished steps."""
+    """A dense model whose heads are to attend along graphs, its data, and the folder that stores
+    the results of finished steps."""
 
     dense: nn.Module
     train: Tensor
@@ -186,7 +196,8 @@ class Surgery:
         return measured
 
     def costs(self, measured: Profile) -> np.ndarray:
-        """Return what an error in each head costs, measured on a quarter of the held-out data."""
+        """Return the cost of each head: how much the loss rises for its error, measured on a
+        quarter of the held-out data."""
         path = self.folder / 'costs.npy'
         if path.is_file():
             return np.load(path, allow_pickle=False)
@@ -198,8 +209,9 @@ class Surgery:
 
     def cut(self, chosen: Fit, settings: Adaptation, learn_graphs: bool = False,
             lora: int | None = None) -> tuple[nn.Module, Fit]:
-        """Attach the chosen patterns to a copy of the model and train the copy. Return the copy and
-        the patterns of its heads. The losses before and after training are stored."""
+        """Attach the chosen patterns to a copy of the model, and train the copy. Return the copy
+        and the patterns of its heads, which differ from ``chosen`` if graphs are learned. The
+        losses before and after training are stored in ``losses``."""
         sparse = attach(copy.deepcopy(self.dense), chosen.along())
         self.losses = {'dense': self.loss(self.dense), 'cut': self.loss(sparse)}
         adapters = None if lora is None else with_adapters(sparse, lora, settings.seed)
@@ -224,7 +236,8 @@ def as_input(tokens: Tensor) -> dict[str, Tensor]:
 
 
 def load_model(folder: Path) -> nn.Module:
-    """Return a model of transformers, by the class that its config names."""
+    """Load a model of transformers from its folder, in float32, as the class that its config
+    names."""
     import transformers
 
     if not (folder / 'config.json').is_file():
@@ -247,7 +260,7 @@ def longest_sequence(tokens: Tensor) -> Tensor:
 
 
 def longest_of(model: nn.Module) -> float:
-    """Return the largest number of tokens for which the graphs of a model have edges."""
+    """Return the maximum number of tokens for which all graphs of an attached model are defined."""
     sources = (getattr(module, 'graph_source', None) for module in model.modules())
     return min((source.max_length for source in sources if source is not None
                 and source.max_length is not None), default=math.inf)
@@ -264,7 +277,7 @@ def _length(model: nn.Module, length: int | None) -> int:
 
 
 def _check_options(folder: Path, options: dict) -> None:
-    """Raise an error if the folder contains results, or the beginning of a run with other
+    """Raise an error if the folder contains finished results, or an interrupted run with other
     options."""
     if (folder / RESULTS).exists():
         raise ValueError(f"'out' must be a new folder (got {folder}, which contains results); "

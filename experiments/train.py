@@ -115,8 +115,8 @@ class StepSeeds(Callback):
 
 
 class StayStopped(Callback):
-    """A callback that keeps a run stopped after EarlyStopping has ended it, because Lightning
-    forgets this."""
+    """A callback for resumed runs: if EarlyStopping had ended the run, the run stays ended, which
+    Lightning forgets."""
 
     def on_fit_start(self, trainer: L.Trainer, *_) -> None:
         trainer.should_stop |= any(
@@ -132,7 +132,7 @@ class TrainCLI(LightningCLI):
     option twice.
 
     Args:
-        command: One of COMMANDS.
+        command: ``'fit'``, ``'validate'`` or ``'test'``.
         args: The options, as the words of a command line or as a config.
     """
 
@@ -369,7 +369,7 @@ def _check_name(folder: str | Path) -> None:
 
 
 def _check_trainer(options: Namespace) -> None:
-    """Raise an error for options of the trainer that Lightning does not check.
+    """Raise an error for options of the trainer that Lightning accepts, but that fail later.
 
     Lightning divides by some of these options. Gradients that are clipped to a negative norm point
     uphill. Lightning cannot order data that order their own batches. Without a test, there would be
@@ -393,10 +393,10 @@ def _check_trainer(options: Namespace) -> None:
 
 
 def _check_callbacks(given: list[Callback], callbacks: list[Callback]) -> None:
-    """Raise an error unless checkpoints can store the weights and the state of the user's
-    callbacks.
+    """Raise an error if a checkpoint could not store the averaged weights or the state of the
+    user's callbacks ``given``.
 
-    Averaged weights must be saved, and no two callbacks may have the same key in a checkpoint.
+    No two of all ``callbacks`` may have the same key in a checkpoint.
     """
     if any(isinstance(callback, StochasticWeightAveraging) for callback in given):
         raise ValueError("'trainer.callbacks' must not contain StochasticWeightAveraging, because "
@@ -425,11 +425,8 @@ def _check_seeds(command: str, options: Namespace) -> None:
 
 
 def _data_filling(options: Namespace) -> L.LightningDataModule | None:
-    """Return the data module if it has a method ``fill_options``, which fills in options of the
-    run, and ``None`` otherwise.
-
-    Its method ``fill_options(options)`` is called first.
-    """
+    """Return the data module if it has a method ``fill_options``, and ``None`` otherwise. The
+    method is called first, and writes options of the run that follow from the data."""
     kind = locate(options.data.class_path) if options.get('data') else None
     if not hasattr(kind, 'fill_options'):
         return None
@@ -444,8 +441,8 @@ def _is_in(folder: Path, checkpoint: Path) -> bool:
 
 
 def _trusted(arguments: list[str]) -> list[str]:
-    """Return the names of packages in the value of the option ``--trust``, before the rest of the
-    command line is parsed."""
+    """Return the packages that the option ``--trust`` names. The rest of the command line is not
+    parsed yet."""
     pairs = zip([None, *arguments], arguments)
     said = [value if before == '--trust' else value.removeprefix('--trust=')
             for before, value in pairs if before == '--trust' or value.startswith('--trust=')]
@@ -460,7 +457,13 @@ def _without(name: str, arguments: list[str]) -> list[str]:
 
 
 def _checkpoint(command: str, path: str | None) -> str | None:
-    """Return the checkpoint to resume from or to test, or ``None``."""
+    """Return the path of the checkpoint to resume from or to evaluate, or ``None`` if a training
+    starts from the beginning.
+
+    Args:
+        command: ``'fit'``, ``'validate'`` or ``'test'``.
+        path: The value of ``--ckpt_path``.
+    """
     if path is None and command != 'fit':
         raise ValueError(f"'ckpt_path' must be given for {command}, because without a checkpoint "
                          f"an untrained model would be evaluated; pass --ckpt_path "
@@ -480,7 +483,10 @@ def _listed(value: Any) -> list:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line ``args``, or the process's own command line if omitted.
+    """Run the command ``experiments.train``.
+
+    Args:
+        args: The words of the command line; by default those of this process.
 
     Raises:
         OSError: A file cannot be written, for example because the disk is full.

@@ -63,15 +63,20 @@ def check_size(name: str, size: int, at_least: int = 0, at_most: int | None = No
 
 
 def check_sides(**sizes: int) -> None:
-    """Raise an error unless each size is a positive int of at most ``MAX_SIDE``, the largest number
-    of rows or columns of a tensor."""
+    """Raise an error unless each size is an int from 1 to ``MAX_SIDE``, the largest number of rows
+    or columns of a tensor. The message names the argument by its keyword."""
     for name, size in sizes.items():
         check_size(name, size, 1, MAX_SIDE)
 
 
 def check_number(name: str, number: float, where: str) -> None:
-    """Raise an error unless ``number`` is in the range ``where``, such as ``'in [0, 1)'``. The keys
-    of ``_INSIDE`` are the possible ranges."""
+    """Raise an error unless ``number`` is a real number in a range.
+
+    Args:
+        name (str): Name of the argument in the message.
+        number (float): The value to check.
+        where (str): The range in words, such as ``'in [0, 1)'``: a key of ``_INSIDE``.
+    """
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
     if not _INSIDE[where](number):
@@ -171,8 +176,8 @@ def check_has_numbers(name: str, tensor: Tensor) -> None:
 
 
 def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') -> None:
-    """Raise an error unless ``x`` is floating ``[num_tokens, channels]`` and has the device and
-    dtype of ``layer``."""
+    """Raise an error unless ``x`` is a floating Tensor ``[num_tokens, channels]`` with the device
+    and dtype of ``layer``."""
     check_floating(**{name: x})
     if x.dim() != 2 or x.size(1) != channels:
         raise ValueError(f"'{name}' must have shape [num_tokens, {channels}] (got shape "
@@ -181,8 +186,8 @@ def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') 
 
 
 def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
-    """Raise an error unless ``x`` has the device and dtype of the weight of ``layer``. If ``layer``
-    has no floating weight, as an adapter or a quantised layer may have none, nothing is checked."""
+    """Raise an error unless ``x`` has the device and dtype of ``layer.weight``. Nothing is checked
+    if this weight is missing or not floating, for example in a quantised layer."""
     weight = getattr(layer, 'weight', None)
     if not isinstance(weight, Tensor) or weight.dtype not in _FLOATS:
         return
@@ -194,8 +199,8 @@ def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
 
 
 def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    """Raise an error unless ``x`` and ``weight`` have the same dtype or autocast casts both
-    tensors."""
+    """Raise an error unless ``x`` has the dtype of ``weight``, the weight of a layer, or autocast
+    casts both."""
     if x.dtype != weight.dtype and not is_autocast(x):
         raise TypeError(f"'{name}' must have the dtype of the layer, {weight.dtype} (got "
                         f"{x.dtype}); pass {name}.to({weight.dtype})")
@@ -310,8 +315,9 @@ def _shown(numbers: Tensor, most: int = 8) -> str:
 
 
 def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
-    """Raise an error unless ``order`` is a permutation that moves nodes only within their segments.
-    ``ptr`` marks where the segments begin."""
+    """Raise an error unless ``order`` is a permutation of the nodes, int64 ``[num_nodes]``, that
+    keeps each node in its segment. ``ptr`` marks where the segments begin, ``[num_segments +
+    1]``."""
     check_integers(name, order)
     check_has_numbers(name, order)
     if order.device != ptr.device:
@@ -328,8 +334,14 @@ def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
 
 
 def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
-    """Raise an error unless ``indptr`` and ``key`` are the rows of a valid graph, without duplicate
-    keys in a row. The default of ``num_keys`` is the number of queries."""
+    """Raise an error unless ``indptr`` and ``key`` are a graph in CSR format.
+
+    Args:
+        indptr (Tensor): Where the edges of each query begin, int64 ``[num_queries + 1]``.
+        key (Tensor): The key of each edge, integers ``[num_edges]``, strictly ascending within each
+            query.
+        num_keys (int, optional): Number of keys; the number of queries if omitted.
+    """
     check_strided('key', key)
     if key.dim() != 1 or key.dtype not in _INTEGERS:
         raise TypeError(f"'key' must be a Tensor of integers [num_edges] (got {key.dtype} of shape "
@@ -354,14 +366,22 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
 
 def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
     """Raise an error unless every segment of the graph has equal numbers of keys and queries. The
-    message names the ``operation`` and ends with ``hint``."""
+    message names ``operation``, the method that needs this, and ends with ``hint``."""
     if not graph.is_square:
         raise ValueError(f"'{operation}' needs equal numbers of keys and queries in each segment "
                          f"(got {graph}){hint}")
 
 
 def check_segments_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_ptr: Tensor) -> None:
-    """Raise an error if an edge joins a query of one segment to a key of another segment."""
+    """Raise an error if an edge of a graph in CSR format joins a query of one segment to a key of
+    another.
+
+    Args:
+        indptr (Tensor): Where the edges of each query begin, int64 ``[num_queries + 1]``.
+        key (Tensor): The key of each edge, ``[num_edges]``.
+        query_ptr (Tensor): Where the queries of each segment begin, int64 ``[num_segments + 1]``.
+        key_ptr (Tensor): Where the keys of each segment begin, int64 ``[num_segments + 1]``.
+    """
     if is_traced(indptr):
         return
     query = torch.repeat_interleave(indptr.diff(), output_size=key.numel())

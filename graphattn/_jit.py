@@ -37,7 +37,8 @@ REORDERED_SUMS = frozenset({'reassoc', 'contract', 'nsz', 'arcp'})
 
 
 def jit(*, inline: bool = False, fastmath: frozenset[str] = frozenset()) -> Callable:
-    """Compile a function with numba on its first call; it then runs without the interpreter's lock.
+    """Return a decorator that compiles a function with numba on its first call. The compiled
+    function releases the lock of Python's interpreter (GIL).
 
     Compiled code is cached on disk, in the first writable folder of: ``NUMBA_CACHE_DIR``, the
     folder of the source, the user's cache, a temporary folder of the user. If none is writable,
@@ -64,7 +65,8 @@ def jit(*, inline: bool = False, fastmath: frozenset[str] = frozenset()) -> Call
 
 
 class _UserFolder(UserWideCacheLocator):
-    """The user's cache, which needs a home folder; users of containers may have none."""
+    """Locator of numba's cache in the home folder of the user. If the user has no home folder, as
+    in some containers, numba tries the next locator."""
 
     def ensure_cache_path(self) -> None:
         if not os.path.isabs(self._cache_path):  # it begins with a literal '~'
@@ -73,7 +75,8 @@ class _UserFolder(UserWideCacheLocator):
 
 
 class _TemporaryFolder(InTreeCacheLocator):
-    """A folder that only this user can write to, because code from it is run."""
+    """Locator of a cache folder in the system's temporary folder. Only this user can write to the
+    cache folder, because the code in it is run."""
 
     def __init__(self, function: Callable, source: str):
         super().__init__(function, source)
@@ -96,11 +99,17 @@ class _Folders(CompileResultCacheImpl):
 
 
 class _Files:
-    """A file for each function, types of its arguments and state of the sources.
+    """Files of the compiled code of one function: a file for each combination of argument types.
+    The sources that the code depends on are part of the file name.
 
     numba's own cache checks the source of a function, but not of the functions that it calls. It
     also numbers its files in an index, so two processes that compile at once may read each other's
     code.
+
+    Args:
+        folder (str): The folder of the files.
+        name (str): Beginning of the file names, unique for each function.
+        source (Path): The Python file of the function.
     """
 
     def __init__(self, folder: str, name: str, source: Path):
@@ -130,8 +139,8 @@ class _Files:
 
 
 class _Cache(FunctionCache):
-    """Load and save code compiled by numba. Unreadable files are compiled again; if a file cannot
-    be saved, the next process compiles it too."""
+    """Cache of the compiled code of one function in files. If a file cannot be read, the function
+    is compiled again. If a file cannot be saved, the next process compiles the function too."""
 
     _impl_class = _Folders
 
@@ -181,8 +190,8 @@ SOURCE_DIGEST = _digest([Path(__file__), _PACKAGE / '_splitmix.py', *sorted(
 
 @cache
 def digest_beside(folder: Path) -> str:
-    """Digest this package's loops and the files in a folder: compiled functions of other packages
-    call these loops, so they depend on both."""
+    """Return a digest of the sources that compiled functions in ``folder`` depend on: the compiled
+    loops of this package and, outside this package, the Python files in ``folder``."""
     if folder.is_relative_to(_PACKAGE):
         return SOURCE_DIGEST
     beside = _digest(sorted(folder.glob('*.py')))
@@ -190,11 +199,11 @@ def digest_beside(folder: Path) -> str:
 
 
 def give_way_symbol() -> str:
-    """Register the system call that yields to another thread, and return its name in compiled code.
+    """Register the operating system's function that yields the processor to another thread, and
+    return its name for calls from compiled code.
 
     Raises:
-        CompilerMissing: The operating system lacks the function; calling it would crash the
-            process.
+        CompilerMissing: The operating system lacks the function.
     """
     library = ctypes.windll.kernel32 if sys.platform == 'win32' else ctypes.CDLL(None)
     function = 'SwitchToThread' if sys.platform == 'win32' else 'sched_yield'

@@ -17,26 +17,28 @@ ROW = 0xD1342543DE82EF95  # added to the seed from one row's stream to the next
 
 
 def mix(bits: int) -> int:
-    """Hash 64 bits. This is the definition for all devices."""
+    """Return the SplitMix64 hash of a 64-bit integer. The versions for tensors, compiled loops and
+    GPU kernels return the same bits."""
     bits = (bits ^ bits >> 30) * FIRST % 2**64
     bits = (bits ^ bits >> 27) * SECOND % 2**64
     return bits ^ bits >> 31
 
 
 def mix_tensor(bits: Tensor) -> Tensor:
-    """Return :func:`mix` of int64. Their products wrap, as unsigned products modulo 2^64 do."""
+    """Return :func:`mix` of each int64 value, read as 64 unsigned bits."""
     bits = shift_right(bits, 30).bitwise_xor_(bits).mul_(signed(FIRST))
     bits = shift_right(bits, 27).bitwise_xor_(bits).mul_(signed(SECOND))
     return shift_right(bits, 31).bitwise_xor_(bits)
 
 
 def shift_right(bits: Tensor, by: int) -> Tensor:
-    """Shift int64 to the right and fill with zeros. Numpy takes half of torch's time."""
+    """Return int64 values shifted right by ``by`` bits, with zeros on the left. On CPUs numpy
+    shifts, because it takes half of torch's time."""
     if type(bits) is Tensor and bits.device.type == 'cpu' and not is_traced(bits):
         return torch.from_numpy((bits.numpy().view(np.uint64) >> np.uint64(by)).view(np.int64))
     return (bits >> by).bitwise_and_(2**(64 - by) - 1)
 
 
 def signed(bits: int) -> int:
-    """Return the int64 of the same 64 bits."""
+    """Return the signed integer that has the same 64 bits as the unsigned integer ``bits``."""
     return bits - 2**64 if bits >= 2**63 else bits

@@ -18,8 +18,9 @@ _THREAD = threading.local()  # host copies of the running function
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Return whether values of tensors are unavailable, so that checks of values must be skipped.
-    Values are unavailable while compiling, and for meta, fake or vmapped tensors."""
+    """Return whether the values of any of these tensors are unavailable, so that checks of values
+    must be skipped. Values are unavailable while compiling, and for meta, fake or vmapped
+    tensors."""
     if torch.compiler.is_compiling():
         return True
     for tensor in tensors:  # a loop is faster than a generator, and this runs often in every layer
@@ -31,14 +32,14 @@ def is_traced(*tensors: Tensor) -> bool:
 
 
 def stands_for_many(tensor: Tensor) -> bool:
-    """Return whether ``tensor`` represents a batch of tensors, as inside ``torch.vmap`` or with
-    ``is_grads_batched``."""
+    """Return whether ``tensor`` represents a batch of tensors, as inside ``torch.vmap`` and in
+    gradients that are computed with ``is_grads_batched``."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor) or _beneath(tensor) is None
 
 
 def is_one(x: Tensor, y: Tensor) -> bool:
-    """Return whether ``x`` and ``y`` are the same tensor. They may be different objects on the same
-    memory, because a recomputed checkpoint makes new objects."""
+    """Return whether ``x`` and ``y`` are the same object, or two objects with the same memory,
+    shape and strides. A recomputed checkpoint makes such objects."""
     if x is y or is_traced(x, y) or (x.dtype, x.device) != (y.dtype, y.device):
         return x is y
     return _beneath(x).is_set_to(_beneath(y))
@@ -46,14 +47,14 @@ def is_one(x: Tensor, y: Tensor) -> bool:
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Return a context without inference mode and without the transforms of ``torch.func``. Later
-    calls can use tensors again that are computed in this context."""
+    """Disable inference mode and the transforms of ``torch.func`` in this context. So tensors that
+    are computed here can be cached for later calls."""
     with torch.inference_mode(False), temporarily_clear_interpreter_stack():
         yield
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
-    """Return a context that disables autocast."""
+    """Return a context in which autocast is disabled on devices of the type of ``device``."""
     has_autocast = device.type != 'meta' and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if has_autocast else nullcontext()
 
@@ -66,7 +67,8 @@ def is_autocast(tensor: Tensor) -> bool:
 
 
 def unwrap(tensor: Tensor) -> Tensor:
-    """Return the tensor that transforms of ``torch.func`` have wrapped, detached.
+    """Return the detached tensor inside the wrappers that transforms of ``torch.func``, such as
+    ``grad``, have put around ``tensor``.
 
     Raises:
         NotImplementedError: The tensor is batched by ``torch.vmap``.
@@ -80,9 +82,8 @@ def unwrap(tensor: Tensor) -> Tensor:
 
 
 def cache_host_copies(function: Callable[P, R]) -> Callable[P, R]:
-    """Return ``function`` with a cache for the results of :func:`host_copy`, which is emptied when
-    ``function`` returns. The cache saves copies because all layers of a model read the same
-    tensors. The tensors must not be modified while ``function`` runs."""
+    """Decorate ``function`` so that :func:`host_copy` copies each tensor only once during a call.
+    All layers of a model read the same few tensors. These must not be modified during the call."""
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling() or getattr(_THREAD, 'host_copies', None) is not None:
@@ -96,8 +97,8 @@ def cache_host_copies(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def host_copy(tensor: Tensor) -> Tensor:
-    """Return a copy of ``tensor`` on the CPU, or ``tensor`` itself if it is on the CPU. A GPU is
-    synchronised."""
+    """Return a copy of ``tensor`` on the CPU, or ``tensor`` itself if it is on the CPU. The CPU
+    waits for a GPU to finish its work."""
     host_copies = None if torch.compiler.is_compiling() else getattr(_THREAD, 'host_copies', None)
     if host_copies is None or tensor.device.type == 'cpu':
         return tensor.cpu()
@@ -108,8 +109,8 @@ def host_copy(tensor: Tensor) -> Tensor:
 
 
 def _beneath(tensor: Tensor) -> Tensor | None:
-    """Return the tensor that transforms of ``torch.func`` have wrapped, or ``None`` if
-    ``torch.vmap`` has batched the tensor."""
+    """Return the tensor inside the wrappers of ``torch.func``, or ``None`` if ``torch.vmap`` has
+    batched the tensor."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):
@@ -140,6 +141,6 @@ def index_dtype(bound: int) -> torch.dtype:
 
 
 def row_pointer(row: Tensor, num_rows: int) -> Tensor:
-    """Return a pointer into ascending row indices, int64 ``[num_rows + 1]``: the position at which
-    each row begins."""
+    """Return where each row begins in ``row``, int64 ``[num_rows + 1]``. ``row`` has the row of
+    each edge, ascending."""
     return torch.searchsorted(row, torch.arange(num_rows + 1, device=row.device))

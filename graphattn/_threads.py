@@ -12,18 +12,18 @@ import torch
 
 
 def run_calls(calls: list[tuple]) -> None:
-    """Run the calls ``(function, *arguments)`` in parallel, with the number of threads of torch.
+    """Run the calls ``(function, *arguments)`` in parallel, in as many threads as torch uses.
 
     With OpenMP, the calls run in torch's own threads. Torch's threads spin for some ms after every
     operation of torch, so other threads would compete with them for cores.
 
-    This function returns when all calls have returned. If a call raises an exception, or a signal
-    handler does while calls run, no further calls are started. The exception is raised here after
-    the running calls have ended.
+    This function returns when all calls have returned. If a call or a signal handler raises an
+    exception, no further calls are started. The exception is raised here after the running calls
+    have ended.
 
-    A process hangs here, as in torch's own operations, if it was forked after torch had started its
-    threads and imports this module only after the fork. Import the module before the fork, or spawn
-    processes.
+    A forked process hangs here, as in torch's own operations, if torch had started threads before
+    the fork and the process imports this module after the fork. Import the module before the fork,
+    or spawn processes.
 
     Raises:
         RuntimeError: A call has not run, which is a bug.
@@ -46,8 +46,8 @@ def run_calls(calls: list[tuple]) -> None:
 
 def start_of_threads() -> int:
     """Return the address of a C function ``start(region, data, num_threads, flags)``. Compiled code
-    calls this function to run ``region(data)`` in up to ``num_threads`` threads, the same threads
-    as in :func:`run_calls`."""
+    calls this function to run ``region(data)`` in up to ``num_threads`` threads, which are the
+    threads of :func:`run_calls`."""
     return _start(os.getpid())
 
 
@@ -68,11 +68,16 @@ def _START_IN_POOL(region: int, data: int, num_threads: int, flags: int) -> None
 
 
 def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[None]:
-    """Run calls from ``waiting`` until none are left.
+    """Yield once, and then run calls from ``waiting`` until none are left or a call has failed.
 
     Exceptions must not propagate through OpenMP, and Python may handle a signal before the first
     statement of a function. Therefore this function is a generator: once it has started, it is
     inside its ``try``.
+
+    Args:
+        waiting (iterator): Calls ``(function, *arguments)``, shared by all workers.
+        finished (list): Each function is appended when it has returned.
+        errors (list): An exception of a call is appended, and ends all workers.
     """
     try:
         yield
@@ -103,7 +108,8 @@ _FIRST_PROCESS = os.getpid()
 
 @cache
 def _openmp(process: int) -> ctypes.CDLL | None:
-    """Return the OpenMP library that torch uses, or ``None``.
+    """Return the OpenMP library that torch uses, or ``None``. ``process`` is the id of this
+    process.
 
     The library is GNU's, LLVM's or Intel's, which have the same entry point. The result is ``None``
     if torch has no OpenMP, and after a fork, because the threads of the library do not survive a
@@ -122,6 +128,7 @@ def _openmp(process: int) -> ctypes.CDLL | None:
 
 @cache
 def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:
-    """Return the thread pool of this process. Each process has its own pool, because the threads of
-    a parent process do not survive a fork."""
+    """Return the pool of ``num_threads`` threads of this process. ``process`` is the id of this
+    process, because each needs its own pool: the threads of a parent process do not survive a
+    fork."""
     return ThreadPoolExecutor(num_threads, 'graphattn')

@@ -37,7 +37,8 @@ NUM_NODES = 2**4, 2**16 + 1  # indices of 16 and of 32 bits
 
 
 def main(*others: Callable[[], None]) -> None:
-    """Compile the loops of the library, and the loops that the functions ``others`` call."""
+    """Run the command: compile the loops of the library, and the loops that the functions
+    ``others`` call, in parallel processes."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--float64', action='store_true',
@@ -63,7 +64,8 @@ def _begin() -> None:
 
 
 def attend(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile attention by rows and in tiles, forward and backward, by computing it once."""
+    """Compile both kernels of attention, by rows of edges and by tiles, forward and backward, by
+    computing attention once with each."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
     _attend_in_tiles(num_nodes, dtype)
 
@@ -102,8 +104,9 @@ def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sample(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile the samplers: draw graphs from the pairs of one query, and compute edge
-    probabilities. Draw again with so many clusters that a library computes the products."""
+    """Compile the samplers and edge probabilities by drawing graphs with one query. Repeat this
+    with so many clusters that a matrix library, instead of a compiled loop, computes products of
+    factors."""
     from graphattn.ops.sample.cpu.comparing import SHORT
     for num_clusters in {1, SHORT // num_nodes + 1}:
         query, mixing, key = (
@@ -121,9 +124,17 @@ def sort(num_nodes: int, dtype: torch.dtype) -> None:
     BipartiteGraph.from_edge_index(_graph(num_nodes).edge_index, num_nodes, return_perm=True)
 
 
+def list_ranges(num_nodes: int, dtype: torch.dtype) -> None:
+    """Compile the listing of ranges of keys, as a window has them."""
+    from graphattn.graphs.cpu_ranges import put_ranges
+    indptr, key = (rows.numpy() for rows in _graph(num_nodes).csr)
+    none = np.empty((0, 1), indptr.dtype)
+    put_ranges(none, none, indptr.copy(), key.copy(), num_nodes)
+
+
 def join(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile set operations: join the edges of two graphs, and find the edges of one graph in the
-    other graph."""
+    """Compile the set operations of graphs by joining the edges of two graphs, and by finding the
+    edges of one graph in another."""
     from graphattn.graphs.cpu_merge import find_in_rows, merge_rows
     indptr, key = (rows.numpy() for rows in _graph(num_nodes).csr)
     merge_rows(indptr, key, indptr[:-1], indptr[1:], key, indptr.copy(),
@@ -133,7 +144,7 @@ def join(num_nodes: int, dtype: torch.dtype) -> None:
 
 OPERATIONS: list[Callable[[int, torch.dtype], None]] = [
     attend, attend_with_softcap, attend_with_features, attend_and_diffuse, weigh_and_sum, sample,
-    sort, join]
+    sort, list_ranges, join]
 
 
 def _graph(num_nodes: int) -> BipartiteGraph:
@@ -145,7 +156,8 @@ def _tokens(num_nodes: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _attend_in_tiles(num_nodes: int, dtype: torch.dtype, **options: float) -> None:
-    """Compile attention in tiles: attend along a complete graph, with few queries and many keys."""
+    """Compile attention by tiles: attend along a complete graph with few queries and many keys.
+    ``options`` are arguments of :func:`edge_attention`."""
     num_keys, few = num_nodes + 2**7, 2**3
     query, *others = (torch.ones(size, 1, 64, dtype=dtype, requires_grad=True)
                       for size in (few, num_keys, num_keys))

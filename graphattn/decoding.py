@@ -34,13 +34,14 @@ class KeyValueCache:
     Layers, encoders and models then return the same outputs as for whole sequences. The time of a
     call is proportional to the number of edges of the new queries.
 
-    The edges must be causal, and are always the edges of sequences of ``length`` tokens. With
-    several hops, the values after each hop are cached too: edges are causal, so later tokens do not
-    change these values. If a layer runs twice in one pass, each run has its own cache. Several
-    processes can share a cache (:func:`graphattn.distributed.sequence_parallel`).
+    The edges must be causal. A pattern is built for sequences of ``length`` tokens, however few of
+    these tokens are decoded. With several hops, the values after each hop are cached too: edges are
+    causal, so later tokens do not change these values. If a layer runs twice in one pass, each run
+    has its own cache. Several processes can share a cache
+    (:func:`graphattn.distributed.sequence_parallel`).
 
     Args:
-        length (int): Final number of tokens of a sequence, and the size of the cache.
+        length (int): Maximum number of tokens of a sequence.
         num_sequences (int): Number of sequences that are decoded in parallel.
 
     Raises:
@@ -100,7 +101,8 @@ class KeyValueCache:
         return Step(self, ptr, spans)
 
     def of(self, layer: nn.Module, run: int) -> Kept:
-        """Return the cache of ``layer`` for run number ``run`` of this layer in a pass."""
+        """Return what ``layer`` has cached. A layer that runs several times in one pass has a cache
+        for each ``run``, counted from 0."""
         runs = self._kept.setdefault(layer, [])
         if run == len(runs):
             runs.append(Kept([0] * len(self.seen)))
@@ -192,14 +194,14 @@ class Step(Shard):
 
     def _nodes(self, heads: int | None) -> Tensor:
         """Return the index of each new token of this process among the keys of the graph, int64
-        ``[num_own]``. If each head has its own graph, return the indices of all heads, ``[heads *
-        num_own]``."""
+        ``[num_own]``. If each head has its own graph, return ``[heads * num_own]``: the indices for
+        head 0, then for head 1, and so on."""
         fold = torch.arange(heads or 1, device=self.ptr.device).unsqueeze(1)
         return (self.tokens() + self.num_tokens * fold).flatten()
 
     def _memory(self, layer: nn.Module) -> Kept:
-        """Return the cache of the layer for this run. Raise an error unless the cached tokens end
-        where the new tokens begin."""
+        """Return the cache of this run of the layer. Raise a ValueError unless the new tokens begin
+        where the cached tokens end."""
         memory = self.cache.of(layer, self._runs[layer])
         begin = [begin for begin, _ in self.all_spans]
         if memory.seen != begin:
@@ -216,8 +218,8 @@ def _not_causal() -> ValueError:
 
 
 class Homes:
-    """For each token of a cache that several processes share, the process that caches this token,
-    and where.
+    """Table of the tokens in a cache that several processes share: the process that caches each
+    token, and the index of the token among those of this process.
 
     Args:
         num_tokens (int): Number of tokens of the whole cache.
@@ -234,8 +236,8 @@ class Homes:
         self.counts = [0] * num_processes  # number of tokens of each process
 
     def put(self, tokens: Tensor, owner: Tensor) -> list[int]:
-        """Assign new tokens to processes, and return the number of tokens of each process
-        afterwards. If a step is repeated, its tokens are assigned again.
+        """Assign new tokens to processes, and return the number of tokens that each process then
+        caches. If a step is repeated, its tokens are assigned again.
 
         Args:
             tokens (Tensor): Indices of the new tokens among all tokens of the cache, int64.
@@ -325,8 +327,9 @@ class DividedStep(Step):
         return cache.homes
 
     def _new_rows(self, heads: int) -> NewRows:
-        """Return the new nodes that this process caches, and their places. The nodes of one token
-        have adjacent places, so that the places do not change as the number of tokens grows."""
+        """Return the rows of keys and values that this process caches in this step, and where. The
+        rows of one token are adjacent in the cache, so they never move as the number of tokens
+        grows. ``heads`` is 1 if all heads share one graph."""
         own = self._owner == self._rank
         tokens = self._new[own]
         own = torch.arange(len(tokens), device=tokens.device) if self._is_divided else own.nonzero()
@@ -336,12 +339,14 @@ class DividedStep(Step):
                        self._num_places(heads))
 
     def _num_places(self, heads: int | None) -> int:
-        """Return the number of nodes in the cache of this process after this step."""
+        """Return the number of rows in the cache of this process after this step: one for each
+        token, or for each token and head if each head has its own graph."""
         return self._counts[self._rank] * (heads or 1)
 
     def _plan(self, graph: BipartiteGraph, heads: int | None) -> tuple[Halo, Part | None]:
-        """Return the nodes that processes exchange in this step. If every process computes all new
-        tokens, also return the edges from the keys of this process, otherwise None."""
+        """Return the plan by which processes exchange keys and values in this step. If every
+        process computes all new tokens, also return the edges from the keys of this process,
+        otherwise None."""
         homes, (indptr, key) = self.cache.homes, graph.csr
         node, edge_key = key.long().unique(return_inverse=True)
         head, token = node // self.num_tokens, node % self.num_tokens
@@ -361,9 +366,14 @@ class DividedStep(Step):
         return Halo(near, *sent_to_all(owner, number, self._group)), part
 
     def _sizes_of_all(self, owner: Tensor, has_later_keys: bool) -> Tensor:
-        """Return the number of nodes that each process needs from each process, int64
-        ``[num_processes, num_processes]``. If the graph of any process is not causal, every process
-        raises a ValueError."""
+        """Return the number of keys that each process needs from each process, int64
+        ``[num_processes, num_processes]``. Raise a ValueError in every process if the graph of any
+        process has later keys.
+
+        Args:
+            owner (Tensor): The process that caches each key that this process needs, int64.
+            has_later_keys (bool): Whether the graph of this process has edges from later tokens.
+        """
         num_processes = dist.get_world_size(self._group)
         sizes = owner.new_full((num_processes,), -1) if has_later_keys else owner.bincount(
             minlength=num_processes)
@@ -374,8 +384,8 @@ class DividedStep(Step):
 
 
 def check_shared(step: Step, num_processes: int) -> None:
-    """Raise a ValueError unless ``num_processes`` processes can share the cache of a step: it must
-    be empty, or shared by this number of processes already."""
+    """Raise a ValueError unless ``num_processes`` processes can share the cache of ``step``. The
+    cache must be empty, or already be shared by this number of processes."""
     homes = step.cache.homes
     if homes is None and any(step.cache.seen):
         raise ValueError("'ptr' must belong to an empty cache, or to a cache that these processes "

@@ -206,8 +206,8 @@ class SequenceParallel(nn.Module):
             ptr (Tensor or Step): Where each sequence of the *whole* batch begins, int64
                 ``[num_sequences + 1]``, the same in all processes. To decode, create a
                 :class:`~graphattn.decoding.KeyValueCache` in each process, and pass
-                ``cache.step(ptr)``. Then ``x`` has either own tokens, as in a prompt, or in every
-                process all new tokens.
+                ``cache.step(ptr)``. Then ``x`` contains either own tokens, as for a prompt, or all
+                new tokens, in every process.
             own (slice, optional): The range of own tokens in the batch; the result of :meth:`share`
                 if omitted.
             generator (torch.Generator, optional): Random generator of sources that draw edges. Its
@@ -256,8 +256,8 @@ class SequenceParallel(nn.Module):
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """Return the process group. If none was given, all processes create one together at the
-        first use."""
+        """The process group. If none was given, all processes create one together at the first
+        use."""
         if self._given_group is not None:
             return self._given_group
         if self._own_group is None:
@@ -272,7 +272,8 @@ class SequenceParallel(nn.Module):
                 '_halos': _Halos()}
 
     def _drawing(self, generator: torch.Generator | None) -> torch.Generator:
-        """Return the generator that graphs are drawn from."""
+        """Return the generator that graphs are drawn from: ``generator``, or by default a generator
+        of this module that is seeded at the first call."""
         if generator is None and self._generator is None:
             device = next(self.module.parameters()).device
             seed = int(torch.randint(2**63 - 1, ()))
@@ -281,8 +282,8 @@ class SequenceParallel(nn.Module):
 
     def _shard(self, x: Tensor, ptr: Tensor | Step, own: slice | None,
                generator: torch.Generator | None) -> Shard:
-        """Return the shard of this process, after checking that the arguments of all processes fit
-        together."""
+        """Check that the arguments of :meth:`forward` of all processes fit together, and return the
+        tokens that this process computes."""
         error, facts = None, _Facts()
         try:
             facts = self._facts(x, ptr, own, generator)
@@ -340,8 +341,8 @@ def _hops_of(module: nn.Module) -> Iterator[int | float]:
 
 
 class _Facts(NamedTuple):
-    """Facts that processes compare before each step. A digest represents a value that must be equal
-    in all processes."""
+    """Values of one process that all processes compare before each step: whether its arguments are
+    valid, the range of its tokens, and digests of values that must be equal in all processes."""
 
     is_right: int = 0
     start: int = 0
@@ -354,8 +355,8 @@ class _Facts(NamedTuple):
 
 
 def _check_facts(facts: list[_Facts], is_repeated: bool) -> None:
-    """Raise a ValueError unless the facts of all processes fit together. All processes see the same
-    facts, so every process raises the same error.
+    """Raise a ValueError unless the facts of all processes fit together. All processes compare the
+    same list, so every process raises the same error.
 
     Args:
         facts (list of _Facts): The facts of each process.
@@ -391,7 +392,7 @@ def _check_ranges(ranges: list[tuple[int, int]], num_tokens: int) -> None:
 
 
 def _digest(*tensors: Tensor) -> int:
-    """Return a 63-bit digest of the bytes of tensors."""
+    """Return a 63-bit digest of the dtypes, shapes and bytes of tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
         # A copy, because FSDP could not free the storage of a tensor that shares it with numpy.
@@ -402,8 +403,8 @@ def _digest(*tensors: Tensor) -> int:
 
 
 def _digest_module(module: nn.Module) -> int:
-    """Return a digest of the parameters and buffers of a module, and of the settings in its
-    ``repr``. DTensors are left out, because each process holds another part of them."""
+    """Return a 63-bit digest of the parameters and buffers of a module, and of its ``repr``, which
+    names settings. DTensors are left out, because each process holds another part of them."""
     settings = torch.tensor(list(repr(module).encode()), dtype=torch.uint8)
     whole = [tensor for tensor in (*module.parameters(), *module.buffers())
              if not isinstance(tensor, DTensor)]
@@ -411,17 +412,18 @@ def _digest_module(module: nn.Module) -> int:
 
 
 class _Halos:
-    """A cache of the halos of the last steps.
+    """A cache of the halos of recent steps. A halo lists the keys and values that processes
+    exchange.
 
     A halo depends on the token ranges and the graphs of all processes, because a process sends the
     rows that the edges of other processes need. So all processes must find or miss an entry
     together, and use the same key. If every process builds its graph from the same cause, such as a
-    pattern, the key is this cause. Otherwise, the key consists of a number for the graph of each
-    process, and no number is used twice.
+    pattern, the key is this cause. Otherwise, the key contains one number for each process, which
+    identifies its graph. No number is used twice.
 
     An entry is dropped after ``max_age`` steps without use; all processes count the same steps. An
-    entry with numbers is also dropped if its graph no longer exists, because no later key can be
-    equal.
+    entry whose key contains numbers is also dropped when its graph no longer exists, because no
+    later key can equal this key.
 
     Args:
         max_age (int): Number of steps without use after which a halo is dropped.
@@ -443,8 +445,7 @@ class _Halos:
                       and (entry[0] is None or entry[0]() is not None)}
 
     def number(self, graph: BipartiteGraph) -> int:
-        """Return an integer that identifies a graph within this process. Keys of the cache contain
-        it."""
+        """Return the number that identifies a graph within this process."""
         if graph not in self._numbers:
             self._numbers[graph] = next(self._next_number)
         return self._numbers[graph]
@@ -466,8 +467,15 @@ class _Halos:
         return graph in self._given or graph in self._causes
 
     def get(self, key: tuple, graph: BipartiteGraph, plan: Callable[[], Halo]) -> Halo:
-        """Return the cached halo of a key. If there is none, return the result of ``plan`` and
-        cache it."""
+        """Return the halo that is cached under ``key``. If there is none, call ``plan`` and cache
+        its result.
+
+        Args:
+            key (tuple): The same in all processes.
+            graph (BipartiteGraph): The graph of this process. If its cause is unknown, the cached
+                halo does not outlive the graph.
+            plan (Callable): Function without arguments that returns the halo.
+        """
         halo = self._kept[key][2] if key in self._kept else plan()
         owner = None if self.cause(graph) is not None else weakref.ref(graph)
         self._kept[key] = owner, self._step, halo
@@ -517,7 +525,8 @@ class _Shard(Shard):
         return Exchange(heads, self._halo(graph), self.group)
 
     def _all_say(self, answer: int) -> list[int]:
-        """Return the integers ``answer`` of all processes, in their order."""
+        """Return the ``answer`` of each process, in the order of processes. Every process must call
+        this method."""
         return all_gather(torch.tensor([answer], device=self.ptr.device),
                           self.group).flatten().tolist()
 

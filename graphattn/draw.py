@@ -161,10 +161,10 @@ def receptive_field(field: np.ndarray, axes: Axes | None = None) -> Axes:
 
 @in_style()
 def times(seconds: dict[str, dict[int, float]], axes: Axes | None = None) -> Axes:
-    """Draw curves of times in seconds against numbers of tokens. Both axes are logarithmic.
+    """Draw curves of times against numbers of tokens, both on logarithmic axes.
 
     Args:
-        seconds (dict): A dict ``{num_tokens: seconds}`` for the name of each curve.
+        seconds (dict): For the name of each curve, a dict ``{num_tokens: seconds}``.
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
     """
     axes = new_axes(5.2, 3) if axes is None else axes
@@ -279,5 +279,6 @@ def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
 
 
 def _spread(count: int) -> np.ndarray:
-    """Return ``count`` evenly spaced numbers from 0 to 1, float64 ``[count]``."""
+    """Return ``count`` evenly spaced numbers from 0 to 1, float64 ``[count]``; a single number is
+    0.5."""
     return np.linspace(0, 1, count) if count > 1 else np.full(count, 0.5)

@@ -17,7 +17,7 @@ _KEEP = {_TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 * 2**20, _MMAP_MAX: 0}
 
 @contextmanager
 def keeping_freed_memory() -> Iterator[bool]:
-    """Context in which this process keeps freed memory for later allocations.
+    """Keep freed memory for later allocations of this process, inside this context.
 
     Outside of this context, GNU's C library returns the memory of freed tensors of more than 32 MiB
     to the system. The next tensors are in new pages, which the kernel of Linux clears on first

@@ -42,8 +42,8 @@ class Shard(ABC):
         return self.stop - self.start
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return for each sequence the range of its tokens that belong to this process, as a pair
-        (begin, end)."""
+        """Return a pair (begin, end) for each sequence: the positions of its tokens that belong to
+        this process."""
         begin, end = ((edge - self.ptr[:-1]).clamp(min=0).minimum(self.ptr.diff()).tolist()
                       for edge in (self.start, self.stop))
         return [*zip(begin, end)]
@@ -62,7 +62,8 @@ class Shard(ABC):
 
     def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
         """Record that every process builds its rows of ``graph`` from the same ``cause``, such as
-        the patterns and the lengths of all sequences."""
+        the patterns and the lengths of all sequences. What was planned for a graph can then be used
+        again for any graph of an equal cause."""
         return
 
     @abstractmethod
@@ -92,14 +93,14 @@ class Shard(ABC):
         """
 
     def attended(self, layer: nn.Module) -> None:
-        """Record that ``layer`` has computed attention for the queries of this process, and its
-        hooks have run."""
+        """Record that ``layer`` has computed attention for the queries of this process, and that
+        the hooks of the layer have run."""
         return
 
 
 def check_edges(graph: BipartiteGraph) -> None:
-    """Raise a TypeError unless ``graph`` is a BipartiteGraph. A soft mask has no edges that could
-    be divided over processes."""
+    """Raise a TypeError unless ``graph`` is a BipartiteGraph. A soft mask has no edges to divide
+    over processes."""
     if not isinstance(graph, BipartiteGraph):
         raise TypeError(f"'graph' must be a BipartiteGraph with the queries of this process (got "
                         f"{type(graph).__name__}); call freeze() of a learned mask, so that the "

@@ -26,7 +26,7 @@ MIN_DISTANCE = 1e-3
 
 
 class NotConverged(RuntimeError):
-    """Raised if eigenvectors have not converged."""
+    """Raised by :func:`smallest_eigenvectors` if the eigenvectors are not precise enough."""
 
 
 def smallest_eigenvectors(laplacian: sp.csr_array, null_space: sp.csr_array, count: int
@@ -98,8 +98,9 @@ def _rayleigh_ritz(matrix: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 class _Filter:
-    """Corrections of vectors by a Chebyshev polynomial. The polynomial is bounded by 1 between the
-    cut and the largest eigenvalue, and grows exponentially below the cut."""
+    """Corrections of approximate eigenvectors by a Chebyshev polynomial of the Laplacian. The
+    polynomial is bounded by 1 from the cut to the largest eigenvalue, and grows exponentially below
+    the cut."""
 
     def __init__(self, laplacian: sp.csr_array, null_space: sp.csr_array):
         self.matrix = laplacian.astype(np.float32)
@@ -109,11 +110,15 @@ class _Filter:
 
     def __call__(self, values: Tensor, residual: Tensor, error: float, count: int, gain: float
                  ) -> tuple[Tensor, int]:
-        """Return the corrections of vectors with these approximate eigenvalues and residuals, and
-        the degree of the polynomial.
+        """Return the corrections of approximate eigenvectors, ``[n, width]``, and the degree of the
+        polynomial.
 
-        ``error`` is a bound on the distance of the first value from an eigenvalue. The first
-        ``count`` vectors are amplified by at least ``exp(gain)``.
+        Args:
+            values (Tensor): Approximate eigenvalues, ascending, ``[width]``.
+            residual (Tensor): Residuals of the approximate eigenvectors, ``[n, width]``.
+            error (float): Bound on the distance of the first value from an eigenvalue.
+            count (int): Number of wanted eigenvectors.
+            gain (float): The wanted eigenvectors are amplified by at least ``exp(gain)``.
         """
         last = float(values[count - 1])
         cut = max(float(values[-1]), (1 + MIN_DISTANCE) * last)
@@ -136,11 +141,18 @@ class _Filter:
 
     def _correction(self, matrix: Tensor, value: Tensor, residual: Tensor, degree: int,
                     between: int) -> Tensor:
-        r"""Return the correction :math:`T_d(M) x / T_d(\mu) - x` of each vector x, given its
-        residual :math:`M x - \mu x`.
+        r"""Return the correction :math:`T_d(M) x / T_d(\mu) - x` of each approximate eigenvector x.
 
-        The vectors :math:`e_i = T_i(M) x - T_i(\mu) x` satisfy the recurrence of the polynomials,
-        with the additional term :math:`2 T_i(\mu) (M x - \mu x)`.
+        The vectors :math:`e_i = T_i(M) x - T_i(\mu) x` satisfy the recurrence of the Chebyshev
+        polynomials :math:`T_i`, with the additional term :math:`2 T_i(\mu) (M x - \mu x)`.
+
+        Args:
+            matrix (Tensor): M, the Laplacian scaled so that the interval above the cut is [-1, 1].
+            value (Tensor): The eigenvalue :math:`\mu` of each vector, in the same scale.
+            residual (Tensor): The residual :math:`M x - \mu x` of each vector.
+            degree (int): The degree d.
+            between (int): Number of steps after which rounding errors in the null space are
+                removed.
         """
         double = (2 * residual).float()
         before, now = torch.zeros_like(double), residual.float()

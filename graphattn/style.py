@@ -23,7 +23,7 @@ _SIZE = 10  # font size in points
 
 @contextmanager
 def in_style() -> Iterator[None]:
-    """Context in which figures are drawn and saved with the colours and font sizes of this project.
+    """Draw and save figures with the colours and font sizes of this project, inside this context.
 
     ``'C0'`` to ``'C9'`` are :data:`COLOURS`, and sizes such as ``'small'`` are relative to the font
     size of the project. The context can also be used as a decorator of functions, ``@in_style()``.

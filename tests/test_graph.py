@@ -9,6 +9,7 @@ import operator
 import pickle
 import random
 import sys
+from itertools import accumulate
 
 import networkx as nx
 import numpy as np
@@ -391,6 +392,15 @@ def test_batch_keeps_segments_and_probabilities(segments):
     assert joined.key_ptr.tolist() == [0, 3, 3, 5, 5, 8, 8, 10, 10]
     assert joined.num_segments == 8 and joined.num_edges == 8
     assert joined.edge_prob.equal(torch.cat([segments.edge_prob, segments.edge_prob]))
+
+
+@pytest.mark.parametrize('sizes', [(2**15, 2**15 - 5, 5), (2**15 + 7, 2**14), (2**16, 9),
+                                   (2**16 - 9, 9)])
+def test_batch_shifts_keys_beyond_any_number_of_bits(sizes):
+    graphs = [BipartiteGraph(torch.tensor([[0, size - 1], [0, 0]]), 1, size) for size in sizes]
+    joined = BipartiteGraph.batch(graphs).validate()
+    assert joined.key.tolist() == [key for graph, start in zip(graphs, accumulate(sizes, initial=0))
+                                   for key in (graph.key + start).tolist()]
 
 
 @pytest.mark.parametrize('name', GRAPHS)

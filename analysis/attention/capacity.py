@@ -13,9 +13,12 @@ from analysis.spectrum.singular_values import join_queries_to_keys
 
 
 def capacity_of(matrix: sp.csr_array) -> dict[str, object]:
-    """Return a dict with bounds on the conductance of the graph that joins queries to keys. The
-    names are those of the fields in :class:`analysis.attention.AttentionMatrix`. Queries and keys
-    without edges are left out. The dict of a matrix without edges is empty."""
+    """Return bounds on the bipartite Cheeger number of an attention matrix ``[query, key]``, as a
+    dict.
+
+    The names in the dict are fields of :class:`analysis.attention.AttentionMatrix`. Queries and
+    keys without edges are left out. If there are no edges, the dict is empty.
+    """
     joined = join_queries_to_keys(matrix)
     has_edge = joined.sum(axis=1) > 0
     if not has_edge.any():

@@ -72,14 +72,13 @@ def directed_laplacian(graph: GraphLike, *, weights: bool = False,
 
 
 def laplacian_of(flow: sp.csr_array) -> Laplacian:
-    """Return the normalised Laplacian of a directed graph, given the flow of its stationary
-    walk."""
+    """Return the normalised Laplacian of a directed graph, given ``flow``, a result of
+    :func:`circulation`."""
     return Laplacian(sp.csr_array(flow + flow.T) / 2)
 
 
 def circulation_of(matrix: sp.csr_array, teleport: float | None = None) -> sp.csr_array:
-    """Return the flow of the stationary walk along the edges of a sparse array ``[query, key]``,
-    see :func:`circulation`."""
+    """Do the same as :func:`circulation` for a sparse array ``[query, key]`` of edge weights."""
     n, num_keys = matrix.shape
     if n != num_keys or n == 0:
         raise ValueError(f"'graph' must have as many keys as queries, and at least one of each, "
@@ -105,8 +104,8 @@ def normalized_rows(matrix: sp.csr_array) -> sp.csr_array:
 
 
 def _walk(matrix: sp.csr_array) -> sp.csr_array:
-    """Return the transition matrix of the random walk along the edges. The walk stays at a query
-    that has no keys."""
+    """Return the transition matrix of the random walk from each query to one of its keys. The walk
+    stays at a query that has no keys."""
     stays = sp.diags_array((matrix.sum(axis=1) == 0).astype(float))
     return sp.csr_array(normalized_rows(matrix) + stays)
 

@@ -34,7 +34,8 @@ def asymmetry(graph: GraphLike, *, weights: bool = True) -> float | None:
 
 
 def asymmetry_of(matrix: sp.csr_array) -> float | None:
-    """Return how far a square sparse array is from symmetric, see :func:`asymmetry`."""
+    """Return the asymmetry G of a square sparse array, see :func:`asymmetry`; ``None`` if it has no
+    entries or is not square."""
     if matrix.nnz == 0 or matrix.shape[0] != matrix.shape[1]:
         return None
     scaled = matrix / matrix.data.max()  # so that no squared entry underflows
@@ -44,9 +45,12 @@ def asymmetry_of(matrix: sp.csr_array) -> float | None:
 
 
 def flow_of(matrix: sp.csr_array) -> dict[str, float]:
-    """Return a dict with the shares of all attention weight on earlier keys, on the query itself
-    and on later keys, and with the mean distance between query and key, weighted by attention. The
-    names are those of the fields in :class:`analysis.attention.AttentionMatrix`."""
+    """Return where the weight of an attention matrix goes, by the order of the tokens, as a dict.
+
+    The dict has the shares of all weight on earlier keys, on the query itself and on later keys,
+    and the mean distance of query and key, weighted by attention. Its names are fields of
+    :class:`analysis.attention.AttentionMatrix`.
+    """
     if matrix.nnz == 0 or matrix.shape[0] != matrix.shape[1]:
         return {}
     query, key = matrix.nonzero()

@@ -18,8 +18,12 @@ _CYCLE = 10  # colours of the style
 
 @labels_as_text
 def draw(results: dict[str, list[AttentionMatrix]]) -> Figure:
-    """Draw the ranks and singular values of attention matrices, and their capacity against their
-    direction. All samples of a label have the same colour."""
+    """Draw the ranks and singular values of attention matrices, and their capacity over their
+    direction.
+
+    Args:
+        results: Matrices by label. Matrices of one label have the same colour.
+    """
     height = max(4.2, 1.2 + 0.22 * len(results))
     figure = Figure(figsize=(11, height), layout='constrained')
     ranks, values, plane = figure.subplots(1, 3, width_ratios=[1, 1.1, 1.1])
@@ -69,8 +73,8 @@ def _draw_values(axes: Axes, samples: list[AttentionMatrix], color: object) -> N
 
 
 def _draw_plane(axes: Axes, samples: list[AttentionMatrix], color: object) -> None:
-    """Draw the mean capacity and direction of the samples whose bounds on the Cheeger number are
-    above 0."""
+    """Draw the mean bounds of the Cheeger number over the mean asymmetry, as one vertical line.
+    Samples whose lower bound is 0 are left out."""
     shown = [(sample.asymmetry, sample.phi_below, sample.phi_above) for sample in samples
              if sample.asymmetry is not None and sample.phi_below]
     if shown:

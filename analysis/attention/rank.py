@@ -17,8 +17,8 @@ DENSE_TOKENS = 2048
 
 
 def rank_of(matrix: sp.csr_array) -> dict[str, object]:
-    """Return a dict with measures of how close a non-negative matrix is to rank 1. The names are
-    those of the fields in :class:`analysis.attention.AttentionMatrix`."""
+    """Return how close a non-negative matrix is to rank 1, as a dict. Its names are fields of
+    :class:`analysis.attention.AttentionMatrix`."""
     is_dense = max(matrix.shape) <= DENSE_TOKENS
     values = _all(matrix) if is_dense else _two_largest(matrix)
     sigma_1 = float(values[0])
@@ -40,8 +40,8 @@ def _all(matrix: sp.csr_array) -> np.ndarray:
 
 
 def _two_largest(matrix: sp.csr_array) -> np.ndarray:
-    """Return the two largest singular values, float64 ``[2]``. Each connected part of the matrix is
-    solved separately.
+    """Return the two largest singular values of a non-negative matrix, float64 ``[2]``. Each
+    connected part of the matrix is solved separately.
 
     The largest singular value of a connected part is simple (Perron and Frobenius), so the
     iteration cannot overlook a second copy of it. A part is skipped if the upper bound of its

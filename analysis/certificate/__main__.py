@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command ``certificate``: certify the model in the folder that the command line names.
 
     Args:
-        arguments: The command line; the process's own if omitted.
+        arguments: The words of the command line; by default those of this process.
     """
     parser = ArgumentParser(prog='graphattn certificate', exit_on_error=False)
     parser.add_argument('folder', type=str,

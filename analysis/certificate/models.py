@@ -16,20 +16,21 @@ from graphattn.sources import GraphSource, PatternSource
 
 def graphs_of_heads(model: nn.Module | str | PathLike, length: int,
                     tokens: Tensor | None = None) -> list[list[BipartiteGraph]]:
-    """Return the graphs of all heads that attend along graphs: a list for each layer, which has a
-    graph for each head, or one that all heads share.
+    """Return the graphs along which the heads of a model attend, as a list for each layer.
+
+    The list of a layer has a graph for each head, or a single graph if all heads share it. Layers
+    with full attention are left out.
 
     Args:
         model: An attached model, or the folder of
             :func:`graphattn.hugging_face.save_attached`.
         length (int): Number of tokens. Graphs of models that generate are causal.
-        tokens (Tensor, optional): Ids of at least ``length`` tokens. Sources that depend on the
-            tokens, such as clusters and block models, are asked for the graphs of the first
-            ``length``.
+        tokens (Tensor, optional): Ids of at least ``length`` tokens. They are needed only for
+            graphs that depend on the tokens, such as those of clusters and block models.
 
     Raises:
-        ValueError: The folder is no such folder; a source depends on tokens, and none are given or
-            too few; or a source has no graphs.
+        ValueError: The folder does not contain an attached model; graphs depend on tokens, but
+            ``tokens`` is missing or too short; or a source returns a soft mask instead of a graph.
     """
     model = model if isinstance(model, nn.Module) else load_attached(model)
     sources = {name: module.graph_source for name, module in model.named_modules()
@@ -46,11 +47,12 @@ def graphs_of_heads(model: nn.Module | str | PathLike, length: int,
 
 
 def read_ids(path: Path, length: int) -> Tensor:
-    """Return the first ``length`` tokens of the first sequence that has as many, from an ``.npy``
-    file of ids ``[sequences, tokens]`` with -1 for padding.
+    """Read ids of tokens from an ``.npy`` file, integers ``[sequences, tokens]`` with -1 for
+    padding. Return the first ``length`` tokens of the first sequence with at least ``length``
+    tokens.
 
     Raises:
-        ValueError: There is no such file, or no such sequence.
+        ValueError: The file is missing or has other contents, or all sequences are too short.
     """
     try:
         ids = np.load(path, allow_pickle=False)
@@ -69,7 +71,8 @@ def read_ids(path: Path, length: int) -> Tensor:
 @torch.no_grad()
 def _graphs_of_tokens(model: nn.Module, sources: dict[str, GraphSource], length: int,
                       tokens: Tensor | None) -> dict[str, BipartiteGraph]:
-    """Return the graph that each source returns while the model reads the tokens."""
+    """Return the graphs that ``sources`` build from the first ``length`` tokens, by the name of the
+    source. To build them, ``model`` reads the tokens once."""
     if tokens is None or len(tokens) < length:
         name, source = next(iter(sources.items()))
         given = 'None' if tokens is None else f'{len(tokens)} tokens'

@@ -24,8 +24,12 @@ YES, NO, NOT_DECIDED = 'yes', 'no', 'not decided'
 
 @dataclass(frozen=True)
 class Certificate(Result):
-    """Measures of the graph of each head of a model, and of the graphs of all layers applied in
-    turn."""
+    """Measures of the graphs along which the heads of a model attend: of each head, and of all
+    layers together.
+
+    Arrays whose names end in ``_of_head`` have an entry for each head, layer by layer. The allowed
+    pairs are all pairs of tokens, or those with an earlier key if all edges are causal.
+    """
 
     num_tokens: int
     num_layers: int
@@ -48,31 +52,34 @@ class Certificate(Result):
 
 def certificate(layers: Sequence[Sequence[BipartiteGraph]], *,
                 time_limit: float = 10.) -> Certificate:
-    r"""Measure what attention along graphs can do, whatever the weights are.
+    r"""Measure which tokens can exchange information along the graphs of a model, whatever its
+    weights.
 
     Information moves along any edge of any head of a layer, and stays in place by the residual
-    connection. So after layer l a token has read
+    connection. After layer l, the pairs of a token and a token that it has read are
 
     .. math::
         R_l = (I \vee A_l) R_{l - 1}, \qquad A_l = \bigvee_h A_{l h}, \qquad R_0 = I
 
-    of all pairs that some path allows: all of them, or, if every edge is causal, those of earlier
-    tokens.
+    The measures compare these pairs with the allowed pairs. All pairs are allowed, or only those
+    with an earlier key if every edge is causal.
 
     Yun et al. prove that transformers along graphs approximate all functions of sequences under
     three conditions: self-loops in each layer, a Hamiltonian path in the union of all layers, and
-    reach of all pairs, here within the model's layers. 'no' says that this proof does not apply. It
-    never does if all edges are causal, because no token reaches later ones.
+    every token reads every other token within the layers of the model. The result ``universal`` is
+    'no' if this proof does not apply. The proof never applies if all edges are causal, because no
+    token then reads later tokens.
 
     Args:
-        layers: The graphs of each layer, one for each head, with as many keys as queries; at most
-            4,096 tokens.
-        time_limit (float): Seconds of the searches for Hamiltonian paths, half of them for the
-            union. Beyond 1,024 tokens nothing is searched, and the answer is 'not decided'.
+        layers: The graphs of the heads of each layer. All have the same number n of queries and of
+            keys, at most 4,096.
+        time_limit (float): Seconds for all searches for Hamiltonian paths. Half of the time is for
+            the union of all layers. With more than 1,024 tokens there is no search, and the answer
+            is 'not decided'.
 
     Raises:
-        TypeError, ValueError: Graphs differ in their tokens, or have more than 4,096; or
-            ``time_limit`` is not positive.
+        TypeError, ValueError: There are no graphs, they differ in their numbers of tokens or have
+            more than 4,096 tokens, or ``time_limit`` is not positive.
 
     Source: Yun et al., "O(n) connections are expressive enough" (2020), Assumption 1.
 
@@ -126,8 +133,8 @@ def _has_self_loops(graph: BipartiteGraph) -> bool:
 
 
 def _path(graph: BipartiteGraph, seconds: float) -> str:
-    """Return YES, NO or NOT_DECIDED: whether the graph has a Hamiltonian path, searched for at most
-    ``seconds``."""
+    """Search for a Hamiltonian path of the graph for at most ``seconds``, and return YES, NO or
+    NOT_DECIDED."""
     if graph.num_queries > MAX_PATH_TOKENS:
         return NOT_DECIDED
     exists = hamiltonian_path(graph, time_limit=seconds).exists
@@ -144,8 +151,8 @@ def _of_head(graph: BipartiteGraph, whole: float) -> dict[str, float]:
 
 
 def _gap(graph: BipartiteGraph) -> float:
-    """Return the second smallest eigenvalue of the normalised Laplacian of the graph, after its
-    edges were added in both directions."""
+    """Return the second smallest eigenvalue of the normalised Laplacian of the graph, whose edges
+    count in both directions."""
     adjacency = graph.to_scipy()
     both = ((adjacency + adjacency.T) > 0).astype(float)
     values = np.linalg.eigvalsh(sp.csgraph.laplacian(both, normed=True).toarray())

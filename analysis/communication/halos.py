@@ -8,11 +8,11 @@ from graphattn import BipartiteGraph
 
 
 def rows_received(graph: BipartiteGraph, bounds: list[int]) -> np.ndarray:
-    """Count the keys that each process needs and that another process owns.
+    """Count the keys that each process needs for its edges and that another process stores.
 
     Args:
         graph: The graph, with as many keys as queries.
-        bounds: Index of the first token of each process, and the end of the last process.
+        bounds: The index of each process's first token, and then the number of tokens.
 
     Returns:
         int array ``[receiving process, sending process]``.

@@ -20,8 +20,11 @@ STEP = 3  # arithmetic operations of a training step, divided by those of its fo
 
 @dataclass(frozen=True)
 class Communication(Result):
-    """Bytes, messages and computed time of a training step of one layer on several processes.
-    Arrays have an entry for each number of processes."""
+    """Bytes, messages and computed time of a training step of one layer whose sequence is divided
+    over several processes.
+
+    Arrays have an entry for each number of processes in ``processes``.
+    """
 
     num_tokens: int
     num_edges: int
@@ -62,9 +65,9 @@ def communication(
     r"""Compute bytes, messages and time of a training step of one layer on several processes.
 
     Tokens are divided so that all processes have about the same number of edges
-    (:func:`graphattn.distributed.share`). Process r receives its halo and returns the gradients of
-    the halo. If b is the number of bytes of the keys and values of one token, a step of process r
-    takes
+    (:func:`graphattn.distributed.share`). Process r receives its halo, the keys and values that its
+    edges need from other processes. Later it sends the gradients of the halo back. If b is the
+    number of bytes of the keys and values of one token, a step of process r takes
 
     .. math::
         t_r = 2 \left( L m_r + \frac{b \, h_r^{\text{node}}}{B_{\text{node}}} +
@@ -127,8 +130,13 @@ def communication(
                                   for rate in (edge_flops, pair_flops))
 
     def sending(rows: np.ndarray, messages: np.ndarray) -> float:
-        """Return the seconds that the slowest process needs to send its rows, an array
-        ``[receiver, sender]``."""
+        """Return the seconds that the slowest process takes to exchange some rows once.
+
+        Args:
+            rows: Number of rows that each process receives from each other process,
+                ``[receiver, sender]``.
+            messages: Number of messages of each process, ``[processes]``.
+        """
         node = np.arange(len(rows)) // node_size
         is_near = node[:, None] == node
         near, far = (np.maximum(part.sum(0), part.sum(1)) * token_bytes
@@ -170,8 +178,9 @@ def communication(
 
 
 def _ring(n: int, count: int) -> np.ndarray:
-    """Return the numbers of rows that processes send in a ring, ``[receiver, sender]``. Each
-    process receives the rows of all other processes from its neighbour."""
+    """Return the numbers of rows that the processes exchange in ring attention,
+    ``[receiver, sender]``. Each process receives all rows of the others, and all from its
+    neighbour."""
     rows = np.zeros((count, count))
     rows[np.arange(count), np.arange(count) - 1] = n - n / count
     return rows if count > 1 else np.zeros((1, 1))

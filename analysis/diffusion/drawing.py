@@ -15,8 +15,8 @@ from graphattn.style import SHADES
 
 @labels_as_text
 def draw(results: dict[str, list[Diffusion]]) -> Figure:
-    """Draw the responses of diffusion, receptive fields, distances to the limit of infinitely many
-    hops, and eigenvalues after diffusion."""
+    """Draw four panels: how diffusion changes eigenvalues, receptive fields by hop, the distance to
+    infinitely many hops, and eigenvalues after diffusion."""
     samples = [sample for samples in results.values() for sample in samples]
     has_spectra = samples[0].distance.size > 0
     figure = Figure(figsize=(10, 8 if has_spectra else 4.4), layout='constrained')

@@ -56,8 +56,15 @@ def receptive_field(
 
 
 def _one_hop(reached_by: np.ndarray, pointer: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Return the bits of each key after one more hop, of the same shape as ``reached_by``. A key
-    receives the bits of all queries that attend to it."""
+    """Extend the sets of queries that the keys have reached by one hop.
+
+    A set is a row of ``reached_by``: bit q is set if the key reaches query q.
+
+    Args:
+        reached_by: The set of each key, uint8 ``[num_keys, bytes]``.
+        pointer: The first edge of each key in ``query``, ``[num_keys + 1]``.
+        query: The queries that attend to each key, one key after the other.
+    """
     after = reached_by.copy()
     edges_at_once = max(_BYTES_AT_ONCE // reached_by.shape[1], 1)
     attended = np.flatnonzero(np.diff(pointer))  # reduceat does not support empty segments
@@ -74,8 +81,8 @@ def _one_hop(reached_by: np.ndarray, pointer: np.ndarray, query: np.ndarray) -> 
 
 
 def _count_bits(bits: np.ndarray) -> np.ndarray:
-    """Return for each bit position the number of rows in which the bit is set, int64 ``[8 *
-    columns]``."""
+    """Return in how many rows each bit is set, int64 ``[8 * columns]``, for ``bits``, uint8
+    ``[rows, columns]``."""
     # the largest number of rows whose sum fits into a byte; numpy adds bytes fastest
     most = np.iinfo(np.uint8).max
     return sum(np.unpackbits(bits[first:first + most], axis=1).sum(axis=0, dtype=np.uint8)

@@ -135,8 +135,8 @@ def diffusion(
 
 def _operators(attention: sp.csr_array, hops: int, teleport: float,
                spectra: bool) -> dict[str, np.ndarray | float | None]:
-    """Return a dict with the fields of :class:`Diffusion` that are computed from dense matrices
-    ``[n, n]``."""
+    """Return the fields of :class:`Diffusion` that are computed from dense matrices ``[n, n]``, as
+    a dict. Without ``spectra``, they are ``None`` or empty."""
     if not spectra:
         scalars = 'distance_at_last', 'imaginary', 'response_error', 'prediction_error', \
             'eigenvalue_shift'
@@ -166,8 +166,13 @@ def _operators(attention: sp.csr_array, hops: int, teleport: float,
 
 def _eigenvalues(matrix: np.ndarray | sp.csr_array, attention: sp.csr_array,
                  moved: float = 0.) -> np.ndarray:
-    """Return the eigenvalues of the attention, or of ``matrix``, a polynomial in the attention. The
-    largest modulus comes first."""
+    """Return the eigenvalues of ``matrix``, the largest modulus first.
+
+    Args:
+        matrix: The attention matrix, or a polynomial in it, ``[n, n]``.
+        attention: The attention matrix, from which symmetry and components are read.
+        moved: See :func:`analysis.walk.component_eigenvalues`.
+    """
     if not is_symmetric(attention):
         return component_eigenvalues(matrix, strong_components(attention), moved)
     # If the graph is symmetric and has degrees D, the matrix D^(1/2) A D^(-1/2) is symmetric.

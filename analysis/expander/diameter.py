@@ -47,8 +47,8 @@ def find_diameter(adjacency: sp.csr_array, degree: np.ndarray) -> tuple[int, boo
 
 
 def is_bipartite(adjacency: sp.csr_array) -> bool:
-    """Return whether the component of node 0 is bipartite, so that no edge joins two nodes whose
-    distances to node 0 have equal parity."""
+    """Return whether the component of node 0 is bipartite: whether every edge joins a node at an
+    even distance from node 0 with a node at an odd distance."""
     parity = _distances(adjacency, 0) % 2
     row = np.repeat(np.arange(parity.size), np.diff(adjacency.indptr))
     reached = parity[row] >= 0

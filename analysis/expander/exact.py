@@ -61,9 +61,8 @@ def _sums(values: np.ndarray) -> np.ndarray:
 
 
 def _cuts(weight: np.ndarray) -> np.ndarray:
-    """Return for each set of tokens the total weight of the edges that leave the set, ``[2**n]``. A
-    token that joins a set adds its edges to tokens outside and removes its edges to tokens
-    inside."""
+    """Return for each set of tokens the total weight of the edges that leave the set, ``[2**n]``,
+    given the weights ``[n, n]``. Sets are numbered as in :func:`_sums`."""
     cuts = np.zeros(1)
     for node, row in enumerate(weight):
         cuts = np.concatenate([cuts, cuts + row.sum() - 2 * _sums(row[:node])])
@@ -71,8 +70,9 @@ def _cuts(weight: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(weight: np.ndarray) -> np.ndarray:
-    """Return for each set of tokens the tokens that have a neighbour in the set, as the bits of an
-    int64, ``[2**n]``."""
+    """Return for each set of tokens the tokens that have a neighbour in the set, int64 ``[2**n]``.
+    Bit i of an entry is 1 if token i has such a neighbour. Sets are numbered as in
+    :func:`_sums`."""
     bits = (weight > 0) @ (1 << np.arange(weight.shape[0], dtype=np.int64))
     reached = np.zeros(1, np.int64)
     for own in bits:

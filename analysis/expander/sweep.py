@@ -9,9 +9,11 @@ from analysis.spectrum import Laplacian
 
 
 def fiedler_order(normalized: Laplacian, vector: np.ndarray) -> np.ndarray:
-    """Return the nodes sorted by their entries of :math:`D^{-1/2} v_2`, int ``[n]``, where
-    :math:`v_2` is the second eigenvector. Several components follow one another, the smallest
-    volume first."""
+    """Return the nodes sorted by their entries of :math:`D^{-1/2} v_2`, int ``[n]``.
+
+    :math:`v_2` is ``vector``, the second eigenvector of ``normalized``. If the graph has several
+    components, they follow one another, the smallest volume first.
+    """
     if normalized.num_components > 1:
         volume = np.bincount(normalized.component, weights=normalized.degree)
         return np.lexsort((normalized.component, volume[normalized.component]))
@@ -19,10 +21,14 @@ def fiedler_order(normalized: Laplacian, vector: np.ndarray) -> np.ndarray:
 
 
 def sweep(adjacency: sp.csr_array, order: np.ndarray) -> dict[str, object]:
-    """Compute the conductance of the first 1, 2, ... nodes in this order.
+    """Compute the conductance of the first 1, 2, ... nodes in an order, and find the best such set.
+
+    Args:
+        adjacency: Symmetric adjacency matrix ``[n, n]``.
+        order: The nodes in the order of the sweep, int ``[n]``.
 
     Returns:
-        dict: The conductances, and the prefix with the lowest one, under the names of the fields in
+        dict: The conductances, and the set with the lowest conductance. Names are fields of
         :class:`analysis.expander.Expansion`.
     """
     n = order.size

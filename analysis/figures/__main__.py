@@ -18,7 +18,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Draw the requested figures, and print the papers' values next to the computed values.
 
     Args:
-        arguments: The command line; the process's own if omitted.
+        arguments: The words of the command line; by default those of this process.
 
     Raises:
         SystemExit: Status 2, with one line on standard error, if an argument is invalid.

@@ -171,8 +171,8 @@ def _rows(model: str, n: int, printed: Parts, computed: Parts, fitted: Parts) ->
 
 
 def _bigbird(n: int, seed: int) -> list[Parts]:
-    """Return the densities of BigBird's pattern with two kinds of local part: three blocks of 64
-    tokens, and overlapping blocks of 192 tokens."""
+    """Return the densities of BigBird's pattern for two local parts, in per cent: three blocks of
+    64 tokens, and overlapping blocks of 192 tokens."""
     local = [_mask(OverlappingBlocks(window), n) for window in (2 * 64, 192)]
     is_global = _mask(GlobalTokens(2 * 64), n)
     draws = []
@@ -183,10 +183,16 @@ def _bigbird(n: int, seed: int) -> list[Parts]:
 
 
 def _mean_densities(settings: tuple[int, int, int], n: int, seed: int) -> tuple[Parts, float]:
-    """Return mean densities over several draws, and the standard deviation of the total density.
+    """Return the mean densities of Diffuser's pattern over several draws, in per cent, and the
+    standard deviation of the total density.
 
-    If the input uses a whole graph, one draw suffices, because the densities of draws then agree to
-    a hundredth of a per cent.
+    From 4,096 tokens on there is one draw, because the densities of several draws agree to a
+    hundredth of a per cent.
+
+    Args:
+        settings: The window, the number of global tokens and the number of random keys.
+        n: Number of tokens.
+        seed: Seed of the first draw.
     """
     if n >= _MODEL_LENGTH:
         return _densities(diffuser_parts(*settings, n, seed)), 0.

@@ -56,7 +56,8 @@ class Picture:
 
 
 def draw_mask(axes: Axes, graph: BipartiteGraph, title: str) -> None:
-    """Draw a mask ``[query, key]`` with dark edges and no labels."""
+    """Draw the mask of a graph, ``[query, key]``, with dark edges and without labels at the
+    axes."""
     mask = graph.to_mask().numpy()
     axes.imshow(mask, vmin=0, vmax=1)
     if len(mask) <= 32:

@@ -68,8 +68,14 @@ def _diffusions_of_cycle() -> dict[str, np.ndarray]:
 
 
 def _on_cycle(matrices: dict[str, np.ndarray], frequency: int) -> tuple[float, dict[str, float]]:
-    """Return the eigenvalue of the Laplacian of a cycle at ``frequency``, and a dict with the
-    response of each diffusion kernel."""
+    """Return an eigenvalue of the Laplacian of a cycle of twelve tokens, and the same eigenvalue
+    after each kind of diffusion, as a dict.
+
+    Args:
+        matrices: The walk on the cycle, under the name ``'none'``, and the matrix of each kind of
+            diffusion, ``[12, 12]``.
+        frequency: Number of periods of the eigenvector around the cycle.
+    """
     vector = np.cos(2 * np.pi * frequency * np.arange(12) / 12)
     value = {name: round(1 - float(vector @ matrix @ vector / (vector @ vector)), 12)
              for name, matrix in matrices.items()}

@@ -183,7 +183,8 @@ def _draw_lemma(graphs: list[BipartiteGraph], clusters: int, printed_order: Univ
 
 
 def _draw_clusters(axes: Axes, graph: BipartiteGraph, clusters: int) -> None:
-    """Draw the edges of a graph in the colours of their clusters. Added self-loops are grey."""
+    """Draw the edges of a graph, each in the colour of its cluster. Added self-loops are grey.
+    ``clusters`` is the number of clusters."""
     n, only_one = graph.num_queries, is_rectangle(graph)
     mask = graph.to_mask().numpy()
     query, key = np.nonzero(mask)

@@ -147,8 +147,8 @@ def diffuser_s9(seed: int = 0) -> Picture:
 
 
 def _spectra(patterns: dict[object, Pattern], seed: int) -> dict[object, np.ndarray]:
-    """Return all eigenvalues of each pattern in ascending order, float64 ``[2048]``. Equal patterns
-    are solved once."""
+    """Return the eigenvalues of each pattern's normalised Laplacian at 2,048 tokens, ascending,
+    float64 ``[2048]``. Equal patterns are solved once."""
     solved = {}
     for pattern in tqdm(dict.fromkeys(patterns.values()), desc='spectra', unit='graph', delay=2,
                         leave=False, disable=None):
@@ -159,8 +159,8 @@ def _spectra(patterns: dict[object, Pattern], seed: int) -> dict[object, np.ndar
 
 
 def _is_larger(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> bool:
-    """Return whether ``one`` has the larger lambda_2 at every size, by more than rounding
-    errors."""
+    """Return whether the second eigenvalue of ``one`` is larger than that of ``other`` at every
+    size. Both are dicts from sizes to ascending eigenvalues."""
     return all(bool(one[size][1] > other[size][1] + 1e-9) for size in _SIZES)
 
 

@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command ``hamiltonian``: measure the graphs that the command line names.
 
     Args:
-        arguments: The command line; the process's own if omitted.
+        arguments: The words of the command line; by default those of this process.
     """
     parser = command.new_parser('hamiltonian', 'RandomKeys(6)', 64)
     parser.add_function_arguments(hamiltonian_path, skip={'graph', 'seed'})

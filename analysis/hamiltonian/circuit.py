@@ -14,11 +14,20 @@ from tqdm import tqdm
 
 def solve(links: sp.csr_array, deadline: float, seed: int
           ) -> tuple[bool | None, str | None, list[int] | None]:
-    """Search for a Hamiltonian path by CP-SAT. Return ``(exists, reason, path)``, each None if
-    unknown.
+    """Search for a Hamiltonian path by OR-tools' CP-SAT solver.
 
     A path becomes a circuit by an additional token that is joined to all others in both directions.
     No step starts after the deadline.
+
+    Args:
+        links: Sparse array ``[n, n]`` whose row j marks the tokens that may follow token j in a
+            path.
+        deadline: Time of :func:`time.monotonic` at which the search ends.
+        seed: Seed of the solver.
+
+    Returns:
+        Whether a path exists, the reason if it does not or if the solver is missing, and the path.
+        Each is ``None`` if it is unknown.
     """
     if time.monotonic() >= deadline:
         return None, None, None
@@ -56,8 +65,8 @@ def solve(links: sp.csr_array, deadline: float, seed: int
 
 @contextmanager
 def _clock(seconds: float) -> Iterator[None]:
-    """Return a context that shows a progress bar of the elapsed time, because the search itself
-    reports no progress."""
+    """Return a context that shows a progress bar of the elapsed time, because the solver reports no
+    progress."""
     is_over = threading.Event()
 
     def tick() -> None:

@@ -16,9 +16,14 @@ def _in_order(links: sp.csr_array) -> range | None:
 
 
 def _tournament_path(links: sp.csr_array) -> list[int] | None:
-    """Return a Hamiltonian path, built by inserting one token after the other, or None.
+    """Build a Hamiltonian path by inserting one token after the other. Return ``None`` if a token
+    does not fit.
 
-    Insertion always succeeds if every two tokens are joined (Rédei, 1934).
+    Every token fits if every two tokens are joined (Rédei, 1934).
+
+    Args:
+        links: Sparse array ``[n, n]`` whose row j marks the tokens that may follow token j in a
+            path.
     """
     n = links.shape[0]
     if links.maximum(links.T).nnz < n * (n - 1):
@@ -32,11 +37,16 @@ def _tournament_path(links: sp.csr_array) -> list[int] | None:
 
 
 def _ore_path(links: sp.csr_array) -> np.ndarray | None:
-    """Return a Hamiltonian path built by Palmer's proof of Ore's theorem (1960), or None.
+    """Build a Hamiltonian path by Palmer's proof of Ore's theorem (1960). Return ``None`` if this
+    fails.
 
     A path becomes a cycle by an additional token that is joined to all others. If two neighbours on
     the cycle are not joined, the degrees guarantee a segment of the cycle whose reversal joins
     them.
+
+    Args:
+        links: Sparse array ``[n, n]`` whose row j marks the tokens that may follow token j in a
+            path.
     """
     n = links.shape[0]
     if links.nnz < n * (n - 1) / 2:  # degree sums of at least n - 1 imply this number of edges

@@ -34,11 +34,16 @@ def _matching(links: sp.csr_array) -> str | None:
 
 
 def _removal(links: sp.csr_array) -> str | None:
-    """Return a description of k tokens whose removal leaves more than k + 1 parts, so that no
-    Hamiltonian path exists, or None.
+    """Find k tokens whose removal leaves more than k + 1 parts, so that no Hamiltonian path exists.
+    Return a description of these tokens, or ``None`` if there are none.
 
-    All k are checked at once: tokens are added in order of degree. The number of components of the
-    first m tokens is m, minus the number of edges of the minimum spanning forest among them.
+    The k tokens of highest degree are removed, for all k at once: tokens are added in order of
+    degree. The number of components of the first m tokens is m, minus the number of edges of the
+    minimum spanning forest among them.
+
+    Args:
+        links: Sparse array ``[n, n]`` whose row j marks the tokens that may follow token j in a
+            path.
     """
     n = links.shape[0]
     either_way = links.maximum(links.T).tocoo()
@@ -63,10 +68,14 @@ def _removal(links: sp.csr_array) -> str | None:
 
 
 def _strong_components(links: sp.csr_array) -> str | None:
-    """Return a description of two strongly connected components that no path can visit one after
-    the other, or None.
+    """Find two strongly connected components that no path can visit one after the other. Return a
+    description of them, or ``None`` if there are none.
 
     In topological order, each component must have an edge to the next.
+
+    Args:
+        links: Sparse array ``[n, n]`` whose row j marks the tokens that may follow token j in a
+            path.
     """
     count, component = connected_components(links, connection='strong')
     edges = links.tocoo()
@@ -84,8 +93,13 @@ def _strong_components(links: sp.csr_array) -> str | None:
 
 
 def _cut_tokens(links: sp.csr_array) -> str | None:
-    """Return a description of a token whose removal shows that no Hamiltonian path exists, or None:
-    the blocks of the connected graph do not form a chain."""
+    """Find a token whose removal shows that no Hamiltonian path exists, because the blocks of the
+    graph do not form a chain. Return a description of the token, or ``None``.
+
+    Args:
+        links: Sparse array ``[n, n]`` whose row j marks the tokens that may follow token j in a
+            path.
+    """
     token, block = _blocks(links.maximum(links.T).tocsr())
     membership = np.bincount(token)
     most = int(membership.argmax())
@@ -102,6 +116,9 @@ def _cut_tokens(links: sp.csr_array) -> str | None:
 def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
     """Return the biconnected components of a connected graph as two int arrays: the token and the
     component of each membership. A token in several components appears several times.
+
+    Args:
+        either_way: Symmetric sparse array ``[n, n]`` of the edges, in both directions.
 
     Source: Tarjan and Vishkin, An efficient parallel biconnectivity algorithm (1985), on a
     breadth-first search tree. There, an edge outside the tree never joins a token to an ancestor.
@@ -127,10 +144,15 @@ def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _subtrees(edges: sp.csr_array, parent: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return four arrays with an entry for each token of a tree: its number in preorder, the end of
-    its subtree, and the minimum and maximum number that an edge of the subtree leads to.
+    """Return the preorder numbers of a tree, and how far the edges of each subtree reach.
 
-    Parents must come before their children.
+    Args:
+        edges: Edges of the graph, a symmetric sparse array ``[n, n]``.
+        parent: The parent of each token in the tree. Parents must come before their children.
+
+    Returns:
+        Four arrays ``[n]``: the number of each token in preorder, the end of its subtree, and the
+        minimum and maximum number that an edge of the subtree leads to.
     """
     above = parent.tolist()
     n = len(above)

@@ -21,8 +21,8 @@ from graphattn import BipartiteGraph
 
 @dataclass(frozen=True)
 class HamiltonianPath(Result):
-    """The answer to the question whether a graph has a Hamiltonian path, with the path or the
-    reason why there is none."""
+    """The answer to whether a graph has a Hamiltonian path, with the path, or with the reason why
+    there is none."""
 
     exists: bool | None
     """True if a path exists, False if there is none, ``None`` if the answer is unknown."""
@@ -122,7 +122,18 @@ _Answer = tuple[bool | None, str, str | None, list[int] | np.ndarray | None]
 
 
 def _decide(graph: BipartiteGraph, directed: bool, deadline: float, seed: int) -> _Answer:
-    """Decide whether a Hamiltonian path exists, and return ``(exists, method, reason, path)``."""
+    """Decide whether a Hamiltonian path exists.
+
+    Args:
+        graph: A graph with as many keys as queries.
+        directed: Whether to follow edges from key to query only.
+        deadline: Time of :func:`time.monotonic` at which the search ends.
+        seed: Seed of the search.
+
+    Returns:
+        Whether a path exists, the stage that decided, the reason if there is none, and the path.
+        Unknown parts are ``None``.
+    """
     links = _links(graph, directed)
     if links.shape[0] < 2:
         return True, 'order of the tokens', None, range(links.shape[0])

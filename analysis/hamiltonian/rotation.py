@@ -10,7 +10,16 @@ import scipy.sparse as sp
 
 def rotate_and_extend(links: sp.csr_array, is_symmetric: bool, deadline: float,
                       seed: int) -> np.ndarray | None:
-    """Return a path through all tokens, or ``None`` if the search runs out of moves or time."""
+    """Search at random for a path through all tokens. Return the tokens in the order of the path,
+    or ``None`` if the search runs out of moves or time.
+
+    Args:
+        links: Sparse array ``[n, n]`` whose row j marks the tokens that may follow token j in a
+            path.
+        is_symmetric: Whether the path may be followed in both directions.
+        deadline: Time of :func:`time.monotonic` at which the search ends.
+        seed: Seed of the search.
+    """
     n = links.shape[0]
     rng = np.random.default_rng(seed)
     # Random cubic graphs need some n^2 / 10 moves and are hard for CP-SAT. Directed graphs need few
@@ -34,8 +43,8 @@ def rotate_and_extend(links: sp.csr_array, is_symmetric: bool, deadline: float,
 
 
 class _GrowingPath:
-    """A path in a graph that grows at its ends. If it cannot grow, a rotation turns it into another
-    path on the same tokens."""
+    """A path in a graph that grows at its ends. If it cannot grow, a rotation changes the order of
+    its tokens, so that another token is at its end."""
 
     def __init__(self, successors: list[np.ndarray], predecessors: list[np.ndarray],
                  rng: np.random.Generator):
@@ -91,8 +100,8 @@ class _GrowingPath:
         return False
 
     def _cut_cycle(self) -> bool:
-        """Cut a path that is a cycle, preferably at a token that has an edge to a token off the
-        cycle."""
+        """Cut the path open if it is a cycle, preferably at a token that has an edge to a token
+        outside the path."""
         ends = np.flatnonzero(self.free[self.order[:self.length]])
         end = int(self.rng.choice(ends) if ends.size else self.rng.integers(self.length))
         self._replace(0, np.roll(self.order[:self.length], -end - 1))

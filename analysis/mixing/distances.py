@@ -13,11 +13,18 @@ _STARTS_AT_ONCE = 256
 
 def distances(walk: sp.csr_array, sources: np.ndarray, limit: np.ndarray, steps: int,
               teleport: float = 0.) -> np.ndarray:
-    """Return the distance of a random walk from its limit distribution after 0, 1, ... steps, a
-    float64 array of at most ``steps + 1`` values.
+    """Return the distance of a random walk from its limit after 0, 1, ... steps, a float64 array of
+    at most ``steps + 1`` values.
 
     The distance is the total variation between the walk's distribution and its limit, the largest
     over all sources. The array ends when only rounding errors remain.
+
+    Args:
+        walk: Transition matrix ``[n, n]``.
+        sources: The tokens from which the walk starts, ``[starts]``.
+        limit: The limit distribution for each start, ``[n, starts]``.
+        steps: Maximum number of steps.
+        teleport: Probability that a step returns to the start instead.
     """
     transpose = (1 - teleport) * walk.T.tocsr()
     distance, last = np.zeros(steps + 1), 0

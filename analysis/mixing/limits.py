@@ -22,7 +22,12 @@ _PANEL = 128
 
 
 def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndarray]:
-    """Return the components that a random walk never leaves, each as an array of tokens."""
+    """Return the components that a random walk never leaves, each as an array of tokens.
+
+    Args:
+        walk: Transition matrix ``[n, n]``.
+        component: The strongly connected component of each token, ``[n]``.
+    """
     token, target = walk.nonzero()
     leaving = component[token][component[token] != component[target]]
     is_left = np.zeros(component.max() + 1, dtype=bool)
@@ -31,8 +36,8 @@ def closed_classes_of(walk: sp.csr_array, component: np.ndarray) -> list[np.ndar
 
 
 def walk_within(walk: sp.csr_array, members: np.ndarray) -> sp.csr_array:
-    """Return the transition matrix of the walk among the sorted tokens ``members``, which the walk
-    never leaves. Only the rows of these tokens are read."""
+    """Return the transition matrix of a random walk among the tokens ``members``, which are sorted
+    and which the walk never leaves. Only the rows of these tokens are read."""
     rows = walk[members]
     return sp.csr_array((rows.data, np.searchsorted(members, rows.indices), rows.indptr),
                         shape=(len(members), len(members)))
@@ -50,10 +55,15 @@ def period_of(walk: sp.csr_array) -> int:
 
 def stationary_distribution(walk: sp.csr_array, closed: list[np.ndarray],
                             is_reversible: bool) -> np.ndarray:
-    """Return the stationary distribution of a random walk, float64 ``[n]``. Each class of tokens
-    that the walk never leaves is weighted by its size.
+    """Return the stationary distribution of a random walk, float64 ``[n]``.
 
     Beyond ``MAX_DENSE`` tokens, values below ``ROUNDING`` are 0.
+
+    Args:
+        walk: Transition matrix ``[n, n]``.
+        closed: The classes of tokens that the walk never leaves. The distribution weights each
+            class by its size.
+        is_reversible: Whether every edge has a reverse edge.
     """
     stationary = np.zeros(walk.shape[0])
     degree = np.diff(walk.indptr).astype(float)
@@ -85,11 +95,11 @@ def _stationary_of_class(walk: sp.csr_array) -> np.ndarray:
 
 
 def _by_state_reduction(walk: np.ndarray) -> np.ndarray:
-    """Return the stationary distribution of an irreducible walk, float64 ``[n]``. The walk is
-    overwritten.
+    """Return the stationary distribution of an irreducible walk, float64 ``[n]``. The dense matrix
+    ``walk`` is overwritten.
 
-    Tokens are censored, the last first, and then receive their mass from earlier tokens. Nothing is
-    subtracted, so each probability has full relative accuracy.
+    Tokens are removed one by one (:func:`_censor`), the last first, and then receive their mass
+    from earlier tokens. Nothing is subtracted, so each probability has full relative accuracy.
     """
     _censor(walk)
     mass = np.zeros(len(walk))
@@ -125,10 +135,11 @@ def _censor(walk: np.ndarray) -> None:
 
 def restart_limits(walk: sp.csr_array, sources: np.ndarray, teleport: float,
                    stationary: np.ndarray) -> np.ndarray:
-    """Return the limit of the restart walk from each source, ``[n, starts]``.
+    """Return the limit distribution of the walk that restarts at its source, for each source,
+    ``[n, starts]``.
 
     Args:
-        walk: The walk on all tokens.
+        walk: Transition matrix ``[n, n]`` of the plain walk.
         sources: The starts of the walks.
         teleport: Probability of a restart.
         stationary: A stationary distribution of the walk. There may be others.
@@ -147,8 +158,13 @@ def _limits_by_censoring(walk: sp.csr_array, sources: np.ndarray, teleport: floa
     """Return the limit distributions of the restart walk, ``[n, starts]``, solved without
     subtractions.
 
-    The limits have full relative accuracy at any teleport. The walk has an additional token, and
-    every restart ends there.
+    The limits have full relative accuracy at any teleport. An additional token is added to the
+    walk, and every restart leads to it.
+
+    Args:
+        walk: Transition matrix ``[n, n]``.
+        sources: The token at which each walk starts and restarts.
+        teleport: Probability of a restart.
     """
     n = walk.shape[0]
     ending = np.zeros((n + 1, n + 1))
@@ -170,6 +186,12 @@ def _limits_by_steps(walk: sp.csr_array, sources: np.ndarray, teleport: float,
 
     Steps are taken from each source until the walk has forgotten the source. The limit differs from
     the stationary distribution only by the remaining influence of the source.
+
+    Args:
+        walk: Transition matrix ``[n, n]``.
+        sources: The token at which each walk starts and restarts.
+        teleport: Probability of a restart.
+        stationary: A stationary distribution of the walk without restarts.
     """
     transpose = (1 - teleport) * walk.T.tocsr()
     limits = np.repeat(stationary[:, None], len(sources), axis=1)
@@ -189,6 +211,11 @@ def _limits_by_solving(walk: sp.csr_array, sources: np.ndarray, teleport: float)
     factorisation.
 
     Graphs that mix slowly have small separators, so the factors of their matrix have few entries.
+
+    Args:
+        walk: Transition matrix ``[n, n]``.
+        sources: The token at which each walk starts and restarts.
+        teleport: Probability of a restart.
     """
     matrix = (sp.eye_array(walk.shape[0]) - (1 - teleport) * walk.T).tocsc()
     restart = np.zeros((walk.shape[0], len(sources)))

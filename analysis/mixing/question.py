@@ -31,7 +31,8 @@ _MAX_LIMIT = 2**27  # entries, 1 GiB
 
 @dataclass(frozen=True)
 class Mixing(Result):
-    """The distance of a random walk from its limit after each step."""
+    """The speed at which a random walk forgets its start: its distance from its limit after each
+    step, and the same for the walk that restarts."""
 
     num_tokens: int
     starts: int  #: Number of tokens from which the walk was started; see ``all_starts``.

@@ -18,8 +18,8 @@ _CERTAIN = 1e-6  # required accuracy of a modulus
 
 
 def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
-    """Return the second largest modulus of the eigenvalues of a reversible random walk, or ``None``
-    if the iteration does not converge."""
+    """Return the second largest modulus of the eigenvalues of a reversible random walk, given its
+    stationary distribution. Return ``None`` if the iteration does not converge."""
     n, root = len(stationary), np.sqrt(stationary)
     similar = sp.csr_array(sp.diags_array(root) @ walk @ sp.diags_array(1 / root))
     if n <= _MAX_SYMMETRIC:
@@ -29,9 +29,9 @@ def second_of_reversible(walk: sp.csr_array, stationary: np.ndarray) -> float | 
 
 
 def second_modulus(walk: sp.csr_array, component: np.ndarray) -> float | None:
-    """Return the second largest modulus of the eigenvalues of a random walk, which need not be
-    reversible. Return ``None`` if rounding errors may change the modulus by more than
-    ``_CERTAIN``."""
+    """Return the second largest modulus of the eigenvalues of any random walk, given the strongly
+    connected component of each token. Return ``None`` if rounding errors may change the modulus by
+    more than ``_CERTAIN``."""
     if np.bincount(component).max() <= _MAX_GENERAL:
         second, when_moved = (_second(component_eigenvalues(walk, component, moved))
                               for moved in (0., MOVED))
@@ -79,9 +79,9 @@ def contraction(walk: sp.csr_array, stationary: np.ndarray) -> float | None:
 
 
 def _norm_without(top: np.ndarray, product: Callable[[np.ndarray], np.ndarray]) -> float | None:
-    """Return the norm of a symmetric operator outside of its eigenvector ``top``, which has the
-    eigenvalue 1, or ``None`` if the iteration does not converge. ``product`` multiplies the
-    operator by a vector."""
+    """Return the largest modulus of the eigenvalues of a symmetric operator, except for its
+    eigenvalue 1 with the eigenvector ``top``. Return ``None`` if the iteration does not converge.
+    ``product`` multiplies the operator by a vector."""
     deflated = LinearOperator((len(top), len(top)), dtype=float,
                               matvec=lambda vector: product(vector) - top * (top @ vector))
     try:

@@ -18,7 +18,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command ``report``: measure the graphs that the command line names, and write a page.
 
     Args:
-        arguments: The command line; the process's own if omitted.
+        arguments: The words of the command line; by default those of this process.
     """
     parser = new_parser('report', 'diffuser', 512, _ENDINGS)
     parser.add_argument('--time_limit', type=float, default=30.,
@@ -38,8 +38,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _parts(options: Namespace) -> tuple[str, list[Section], Names]:
-    """Return the title of the page, its sections, and the names of the tokens, or ``None`` without
-    names."""
+    """Return the title of the page, its sections, and the names of the tokens, which are ``None``
+    if tokens have no names."""
     if options.profile is not None:
         return Path(options.profile).name, profile_sections(options.profile), None
     graphs, names = load(options)

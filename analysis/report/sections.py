@@ -80,10 +80,12 @@ def size(graph: GraphLike) -> Size:
 
 
 def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Iterator[Section]:
-    """Yield a section for each question about some graphs, one question after the other.
+    """Yield the sections of a report: one for each question that :mod:`analysis` answers about
+    graphs.
 
     Args:
-        graphs (dict): A list of graphs by label: the segments of one graph.
+        graphs (dict): Lists of graphs by label. The graphs of a label are the segments of one
+            graph.
         time_limit (float): Time limit in seconds of each search for a Hamiltonian path.
         seed (int): Seed of the search.
 

@@ -19,9 +19,8 @@ _MAX_GROWTH = 1e4
 
 def smallest_outside(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float
                      ) -> tuple[np.ndarray, str]:
-    """Return eigenvectors ``[n, count]`` and the name of the method.
-
-    The eigenvectors are those of the smallest eigenvalues outside a known null space.
+    """Return the eigenvectors of the smallest eigenvalues outside a known null space,
+    ``[n, count]``, and the name of the method that found them.
 
     Args:
         matrix: A symmetric matrix without negative eigenvalues.
@@ -54,12 +53,12 @@ def _too_close(method: str, got: str) -> ValueError:
 
 def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float
              ) -> np.ndarray:
-    """Return the wanted eigenvectors ``[n, count]`` by Lanczos iteration on the flipped matrix.
+    """Return the eigenvectors of the smallest eigenvalues, ``[n, count]``, by Lanczos iteration on
+    the flipped matrix, whose largest eigenvalues belong to the same eigenvectors.
 
-    The wanted eigenvalues are the largest of the flipped matrix, which ARPACK finds reliably. The
-    null space is moved to the other end of the spectrum. A few additional eigenpairs and a large
-    subspace help if the wanted eigenvalues are close together, or if hubs have eigenvalues far away
-    at the other end.
+    ARPACK finds the largest eigenvalues reliably. The null space is moved to the other end of the
+    spectrum. A few additional eigenpairs and a large subspace help if the wanted eigenvalues are
+    close together, or if hubs have eigenvalues far away at the other end.
     """
     n = matrix.shape[0]
     centre = float(matrix.trace()) / n
@@ -80,7 +79,8 @@ def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: f
 def _shift_invert(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float,
                   order: np.ndarray) -> np.ndarray:
     """Return the eigenvectors of the smallest eigenvalues, ``[n, count]``, computed one by one,
-    each orthogonal to the null space and the previous ones."""
+    each orthogonal to the null space and to the eigenvectors before. ``order`` is the order of the
+    nodes in which the matrix is factored."""
     known, shift = null_space, -1e-8 * mean
     for _ in range(count):
         vector, shift = _next_above(matrix, known, shift, order)
@@ -90,13 +90,13 @@ def _shift_invert(matrix: sp.csr_array, null_space: sp.csc_array, count: int, me
 
 def _next_above(matrix: sp.csr_array, known: sp.csc_array, shift: float, order: np.ndarray
                 ) -> tuple[np.ndarray, float]:
-    """Return the eigenvector of the smallest eigenvalue outside ``known``, and a shift just below
-    that eigenvalue.
+    """Return the eigenvector of the smallest eigenvalue outside the span of ``known``, and a number
+    just below that eigenvalue, from which the next search can start.
 
-    The iteration uses the inverse of the shifted matrix. The shift rises until clustered
-    eigenvalues are well separated. The pivots have the signs of the shifted eigenvalues
-    (Sylvester's law of inertia), so a shift beyond an unknown eigenvalue is detected, and the shift
-    is moved half of the way back.
+    The iteration uses the inverse of the matrix minus ``shift`` times the identity. The shift rises
+    until clustered eigenvalues are well separated. The pivots have the signs of the shifted
+    eigenvalues (Sylvester's law of inertia), so a shift beyond an unknown eigenvalue is detected,
+    and the shift is moved half of the way back.
     """
     n, num_known = known.shape
     rounding = 1e-12 * float(abs(matrix).sum(axis=1).max())

@@ -30,10 +30,11 @@ class Eigenpairs:
 
 
 class Laplacian:
-    r"""A Laplacian of a graph with its known null space, and solvers for the eigenpairs outside
-    this null space.
+    r"""A Laplacian of a graph, with methods that compute its eigenvalues and eigenvectors.
 
-    The null space is spanned by :math:`D^{1/2} 1_C` or :math:`1_C` for each connected component C.
+    The null space of the Laplacian is known, because it is spanned by :math:`D^{1/2} 1_C` or
+    :math:`1_C` for each connected component C.
+
     The null space is projected out, so that no solver mistakes a small eigenvalue for 0.
     ``eigsh(which='SM')`` makes this mistake: for a window on 1,024 tokens it returns four times
     lambda_2.

@@ -18,8 +18,8 @@ def join_queries_to_keys(adjacency: sp.csr_array) -> sp.csr_array:
 
 
 def all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """Return all singular values of an adjacency matrix ``[query, key]`` and their residuals, as
-    two float64 arrays in descending order of the values."""
+    """Return all singular values of :math:`D_q^{-1/2} A D_k^{-1/2}` for an adjacency matrix A
+    ``[query, key]``, and their residuals, as two float64 arrays. The values descend."""
     query_degree, key_degree = (adjacency.sum(axis=axis) for axis in (1, 0))
     matrix = adjacency.toarray()
     matrix /= np.sqrt(np.where(query_degree > 0, query_degree, 1))[:, None]
@@ -31,11 +31,15 @@ def all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarray
 
 def largest_singular_values(joined: sp.csr_array, count: int
                             ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return the ``count`` largest singular values of an adjacency matrix, their residuals and the
-    name of the method, given the graph ``joined`` of queries and keys.
+    """Return the ``count`` largest singular values of :math:`D_q^{-1/2} A D_k^{-1/2}`, their
+    residuals and the name of the method.
 
-    A singular value is 1 - lambda of the graph that joins queries to keys. Isolated nodes only add
-    zeros.
+    A singular value is 1 minus an eigenvalue of the normalised Laplacian of ``joined``. Isolated
+    nodes only add zeros.
+
+    Args:
+        joined: The result of :func:`join_queries_to_keys` for A.
+        count: Number of singular values.
     """
     has_edge = joined.sum(axis=1) > 0
     if not has_edge.any():

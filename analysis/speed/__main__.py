@@ -11,7 +11,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command ``speed``: measure the graphs that the command line names.
 
     Args:
-        arguments: The command line; the process's own if omitted.
+        arguments: The words of the command line; by default those of this process.
     """
     ask(speed, draw, arguments, name='speed', n=4096)
 

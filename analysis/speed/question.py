@@ -97,8 +97,8 @@ def speed(
 
 
 def _medians(cases: list[Callable[[], Tensor]], backward: bool, at_least: float) -> list[float]:
-    """Return the median seconds of each case. Cases alternate, so that the load of the machine
-    slows all cases equally."""
+    """Return the median seconds of each case, measured for at least ``at_least`` seconds each.
+    Cases alternate, so that the load of the machine slows all cases equally."""
     from torch.utils.benchmark import Timer
 
     def step(case: Callable[[], Tensor]) -> None:

@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command ``universality``: check the graphs that the command line names.
 
     Args:
-        arguments: The command line; the process's own if omitted.
+        arguments: The words of the command line; by default those of this process.
     """
     parser = command.new_parser('universality', '', 16)
     parser.set_defaults(pattern=[])
@@ -72,8 +72,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
-    """Return the graphs that the layers of a model apply in turn. The list has a dict of graphs for
-    each sample of a trained model, or one dict for patterns."""
+    """Return the graphs of the layers of a model, in order, as dicts by label. The list has one
+    dict for patterns, and a dict for each sample of a trained model."""
     if options.checkpoint is not None:
         heads, _ = command.load(options)
         return [_layers({label: samples[index] for label, samples in heads.items()})
@@ -90,7 +90,7 @@ def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
 
 
 def _layers(heads: dict[str, BipartiteGraph]) -> dict[str, BipartiteGraph]:
-    """Return one graph for each layer, which has the edges of all heads of the layer, because
+    """Return one graph for each layer, with the edges of all heads of the layer, because
     information passes along the edges of any head."""
     layers = {}
     for label, graph in heads.items():

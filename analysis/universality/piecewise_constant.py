@@ -25,8 +25,8 @@ NODES = 3  # Gauss-Legendre nodes along each side of a cell
 
 @dataclass(frozen=True)
 class PiecewiseConstant(Result):
-    """Results of checking the statements of Lemmas 6 and 7 (Yun et al.) on a function of all
-    tokens."""
+    """The answer to whether the statements of Lemmas 6 and 7 in Diffuser's proof hold for one
+    function on a small grid."""
 
     cells: int
     """Number of cells of the grid, and of quantised sequences."""
@@ -113,8 +113,15 @@ def _distance(corners: np.ndarray, values: np.ndarray, steps: int) -> float:
 
 
 def _left(numbers: list[Tokens], values: np.ndarray) -> float:
-    """Return the distance between ``values`` and the best function of the codes ``numbers``. The
-    distance is 0 only if equal codes have equal values."""
+    """Return the smallest distance between ``values`` and a function that depends only on the code
+    of a token.
+
+    It is 0 if equal codes always have equal values.
+
+    Args:
+        numbers: The codes of the tokens of each sequence.
+        values: The value of each token, ``[num_sequences, num_tokens]``.
+    """
     of_number: defaultdict[Fraction, list[float]] = defaultdict(list)
     for sequence, row in zip(numbers, values):
         for number, value in zip(sequence, row.tolist()):

@@ -21,8 +21,8 @@ from graphattn import BipartiteGraph
 
 @dataclass(frozen=True)
 class Universality(Result):
-    """Conditions of Assumption 1 (Yun et al.), and whether patterns that layers apply in turn
-    satisfy each of them."""
+    """The answer to whether patterns that the layers of a model apply in turn satisfy Assumption 1
+    of Yun et al., condition by condition."""
 
     assumption_1: bool | None
     """True if all three conditions hold (sufficient, not necessary); ``None`` if the Hamiltonian
@@ -48,8 +48,8 @@ class Universality(Result):
 
 @dataclass(frozen=True)
 class DiffusionUniversality(Result):
-    """Conditions of Diffuser's Theorem 1 and of its proof, and whether one pattern satisfies each
-    of them."""
+    """The answer to whether one pattern satisfies the conditions of Diffuser's Theorem 1 and of its
+    proof."""
 
     assumption_1: bool | None
     """Self-loops, connected, and a Hamiltonian path (sufficient, not necessary)."""

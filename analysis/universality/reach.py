@@ -14,8 +14,16 @@ _WORDS_PER_CHUNK = 2**23  # 64-bit words gathered at a time
 
 def layers_to_reach_all(graphs: list[BipartiteGraph], max_layers: int
                         ) -> tuple[int | None, np.ndarray, str | None]:
-    """Return the number of layers after which every token has reached every other token, the
-    fraction of pairs reached after each layer, and the reason if there is no such number."""
+    """Count the layers until every token has information from every other token.
+
+    Args:
+        graphs: The graphs that the layers apply in turn, all on the same tokens.
+        max_layers: Maximum number of layers.
+
+    Returns:
+        The number of layers or ``None``, the fraction of the pairs that are reached after each
+        layer, and the reason if there is no such number.
+    """
     n = graphs[0].num_queries
     if n == 0:
         return 1, np.ones(1), None
@@ -37,8 +45,13 @@ def layers_to_reach_all(graphs: list[BipartiteGraph], max_layers: int
 
 
 def _spread(graph: BipartiteGraph, reached: np.ndarray) -> np.ndarray:
-    """Apply one layer: return for each query the union of the sets that its keys have reached, as
-    bits."""
+    """Return the tokens that each query has read after one more layer, as bits: the union of the
+    tokens that its keys have read.
+
+    Args:
+        graph: The graph of the layer.
+        reached: The tokens that each token has read so far, uint8 ``[n, bytes]``.
+    """
     indptr, key = graph.indptr.cpu().numpy(), graph.key.cpu().numpy()
     after = np.zeros_like(reached)
     edges_per_chunk = max(1, _WORDS_PER_CHUNK // max(1, reached.shape[1]))

@@ -19,8 +19,8 @@ MAX_SEQUENCES = 100_000
 
 @dataclass(frozen=True)
 class SelectiveShift(Result):
-    """Results of checking the steps of Diffuser's Lemma 8 on all sequences of a grid, for a path
-    with self-loops whose first token is global."""
+    """The answer to whether the steps of Diffuser's Lemma 8 hold for all sequences of a grid. The
+    pattern is a path with self-loops whose first token is global."""
 
     sequences: int
     """Number of sequences."""
@@ -94,8 +94,8 @@ def selective_shift(tokens: int = 3, steps: int = 4) -> SelectiveShift:
 
 
 def check_grid(tokens: int, steps: int) -> None:
-    """Raise an error if sequences have too few tokens for the proof of Lemma 8, or if there are too
-    many sequences."""
+    """Raise an error if there are too few tokens or steps for the proof of Lemma 8, or too many
+    sequences to check."""
     check_count('tokens', tokens, at_least=3)
     check_count('steps', steps, at_least=2)
     if steps**tokens > MAX_SEQUENCES:
@@ -118,14 +118,15 @@ def heads_as_printed(sequences: list[Tokens], steps: int) -> list[Heads]:
 
 
 def first_tokens(sequences: list[Tokens], heads: list[Heads]) -> list[Fraction]:
-    """Return the first token of each sequence, shifted by the difference of the results of its two
-    heads (Diffuser, S.20)."""
+    """Return the first token of each sequence plus the difference of its two heads' results,
+    divided by the teleport (Diffuser, S.20)."""
     return [sequence[0] + (high - low) / TELEPORT
             for sequence, (high, low) in zip(sequences, heads)]
 
 
 def shifted_by_first(z: Tokens, steps: int) -> Tokens:
-    """Return all tokens of the sequence ``z`` after the last layer of the proof."""
+    """Return the tokens of the sequence ``z`` after the last layer of the proof, which adds a
+    multiple of the first token to each token."""
     return tuple(number + steps**(len(z) + 2) * z[0] for number in z)
 
 
@@ -152,8 +153,8 @@ def hard_attention(z: Tokens, neighbours: Neighbours, bound: Fraction) -> tuple[
 
 
 def _shifts_by_range(z: Tokens, neighbours: Neighbours) -> bool:
-    """Return whether Eq. S.17 of Diffuser shifts exactly one token, for ranges around each token in
-    turn."""
+    """Return whether two heads with bounds around a token shift only this token, as Diffuser's Eq.
+    S.17 says, for every token of ``z``."""
     half = Fraction(1, 10**6)
     for chosen in range(len(z)):
         above, below = (hard_attention(z, neighbours, z[chosen] + side) for side in (-half, half))
@@ -167,8 +168,17 @@ def _shifts_by_range(z: Tokens, neighbours: Neighbours) -> bool:
 
 
 def _both_heads(z: Tokens, neighbours: Neighbours, steps: int, hops: int) -> Heads:
-    """Return the results of Diffuser's Eq. S.14 for the first token, which is the largest, with the
-    bound below this token and above it."""
+    """Return the first token after K hops of Diffuser's Eq. S.14, for each of two heads.
+
+    The first token is the largest. The bound of the first head lies just below it, so the first
+    token takes its largest neighbour. The bound of the second head lies above it.
+
+    Args:
+        z: The sequence.
+        neighbours: The tokens that each token attends to.
+        steps: Number of grid steps in an interval of length 1.
+        hops: Number of hops K.
+    """
     half = Fraction(1, 2 * steps)
     return tuple(_diffused(z, hard_attention(z, neighbours, z[0] + side), steps, hops)[0]
                  for side in (-half, half))

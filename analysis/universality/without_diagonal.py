@@ -37,8 +37,8 @@ def is_full_without_diagonal(graph: GraphLike) -> bool:
 
 @dataclass(frozen=True)
 class ThreeTokens(Result):
-    """Results of checking the construction of SparseBERT's Theorem 1 on sequences of three
-    tokens."""
+    """The answer to whether the construction in SparseBERT's Theorem 1 works for all sequences of
+    three tokens on a grid."""
 
     sequences: int
     """Number of sequences, up to the order of their tokens."""

@@ -23,9 +23,9 @@ class Baseline(nn.Module, ABC):
 
     The interface is that of :class:`graphattn.layers.GraphAttention`.
 
-    Sequences are not padded, because some baselines would attend to padding. All sequences of one
-    length form a batch, and :meth:`attend` is called once per length. The output of a sequence
-    therefore depends on no other sequence.
+    Sequences are not padded, because some baselines would attend to padding. Instead,
+    :meth:`attend` is called once for all sequences of the same length. So the output of a sequence
+    does not depend on other sequences.
 
     Args:
         channels (int): Size of each token, in and out.
@@ -125,8 +125,9 @@ class Baseline(nn.Module, ABC):
         return (out, None) if return_graph else out
 
     def _draw_seed(self, generator: torch.Generator | None) -> int:
-        """Return one random seed for all lengths, so that the draws of a sequence do not depend on
-        other sequences."""
+        """Draw one random seed, which is used for sequences of all lengths. So the random numbers
+        of a sequence do not depend on other sequences. If ``generator`` is ``None``, torch's
+        default generator is used."""
         if not self.is_random:
             return 0
         device = 'cpu' if generator is None else generator.device
@@ -144,8 +145,8 @@ class Baseline(nn.Module, ABC):
         return torch.cat(parts)[torch.cat(tokens).argsort()]
 
     def _attend(self, x: Tensor, seed: int) -> Tensor:
-        """Map sequences ``[num_sequences, length, channels]`` to outputs
-        ``[num_tokens, channels]``."""
+        """Return the outputs of sequences of equal length, ``[num_tokens, channels]``, given their
+        tokens ``[num_sequences, length, channels]``."""
         query, key, value = (
             None if linear is None else linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for linear in (self.lin_query, self.lin_key, self.lin_value))

@@ -15,7 +15,8 @@ MIN_FEATURE = 1e-6  # keeps the weights of a query nonzero if its features under
 
 
 class Performer(Baseline):
-    r"""Linear attention with random features whose products approximate softmax (FAVOR+).
+    r"""Linear attention with random features whose inner products approximate the exponentials of
+    softmax (FAVOR+).
 
     .. math::
         \phi(x) = \frac{1}{\sqrt m} \exp\Big(W x - \frac{\lVert x \rVert^2}{2}\Big), \qquad
@@ -72,8 +73,16 @@ class Performer(Baseline):
         return linear_attention(query, key, value)
 
     def _softmax_features(self, x: Tensor, dim: int | tuple[int, int]) -> Tensor:
-        """Return the positive random features of ``x``, whose products approximate softmax up to a
-        factor that cancels: one factor per query, and one for all keys."""
+        """Return the positive random features of queries or keys.
+
+        Features are divided by their maximum over the dimensions ``dim``, so that exponentials do
+        not overflow. This factor cancels in attention.
+
+        Args:
+            x: Queries or keys, ``[num_sequences, heads, length, head_channels]``.
+            dim: The last dimension for queries, which have one factor each, and the last two for
+                keys, which share one factor.
+        """
         x = x * self.head_channels**-0.25
         exponent = x @ self.projection.mT - x.square().sum(dim=-1, keepdim=True) / 2
         return (exponent - exponent.amax(dim=dim, keepdim=True).detach()).exp() + MIN_FEATURE

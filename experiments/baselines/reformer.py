@@ -22,8 +22,9 @@ class Reformer(Baseline):
     chunk before; the first chunk attends to the last. A token attends to itself only if it has no
     other key.
 
-    Rounds are weighted by their fraction of the sum of all weights (Eq. 4 to 6). A pair therefore
-    counts once for each round in which it meets, as in the code that SBM-Transformer uses.
+    The results of all rounds are averaged, each weighted by its part of the sum of exponentials
+    (Eq. 4 to 6). So a pair counts once for each round in which its tokens share a chunk, as in the
+    code that SBM-Transformer uses.
 
     Args:
         channels, heads, head_channels: As in :class:`Baseline`.
@@ -75,10 +76,12 @@ class Reformer(Baseline):
 
 
 def _at(x: Tensor, position: Tensor) -> Tensor:
-    """Return the rows of ``x [num_sequences, heads, length, channels]`` at some positions,
-    ``[*position.shape, channels]``.
+    """Return the rows of ``x`` at some positions, ``[*position.shape, channels]``.
 
-    Missing positions are negative; their rows are arbitrary.
+    Args:
+        x: Values ``[num_sequences, heads, length, channels]``.
+        position: Positions ``[num_sequences, heads, ...]``. Negative positions are missing, and
+            their rows are arbitrary.
     """
     index = position.clamp(min=0).flatten(2).unsqueeze(-1)
     return x.take_along_dim(index, dim=2).unflatten(2, position.shape[2:])

@@ -4,8 +4,9 @@ r"""The fastest backend, and the memory of each, by structure, size, density and
     graphattn atlas --backends '[numba, sdpa, flex]' --points 50 --runs '[forward]'
     graphattn atlas --device cuda --backends '[triton, sdpa, flex]'
 
-Draws points of a table of structures, lengths, densities, heads, widths, dtypes and runs, by a
-seed, and measures all backends and the choice of ``backend='auto'`` alternately at each.
+The benchmark chooses points at random from a table of structures, lengths, densities, numbers and
+widths of heads, dtypes and runs. At each point it times all backends and ``backend='auto'`` in
+alternation.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ STRUCTURES: dict[str, tuple[Callable[[int, float], BipartiteGraph], float]] = {
 
 
 class Point(NamedTuple):
-    """One setting of the benchmark: the graph, the sizes and the terms of attention."""
+    """One setting of the benchmark: the structure and density of the graph, the sizes and the
+    dtype, and whether the run is forward or training."""
 
     structure: str
     tokens: int
@@ -116,7 +118,7 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Measure time, its spread and peak memory of every backend at points of a table.
+    """Measure the time of every backend, its spread and its peak memory at points of a table.
 
     Args:
         tokens: Lengths of sequences.
@@ -126,7 +128,8 @@ def main(
         dtypes: Types of queries, keys and values.
         runs: forward (without gradients), training (forward and backward), or both.
         backends: Names of backends; by default those that suit the device.
-        points: Number of points. Those of random edges in float32 with 4 heads of 32 come first.
+        points: Number of points. Points with random edges, float32 and 4 heads of 32 channels are
+            measured first.
         seed: Seed of the choice of points.
     """
     if unknown := [name for name in structures if name not in STRUCTURES]:
@@ -149,8 +152,8 @@ def main(
 
 
 def chosen(points: list[Point], count: int, seed: int) -> list[Point]:
-    """Return ``count`` of the points: those of the base setting, and then others in random
-    order."""
+    """Return ``count`` of the points: first those of the setting ``BASE``, and then other points in
+    random order."""
     base = [point for point in points if BASE.items() <= point._asdict().items()]
     others = [point for point in points if point not in base]
     random.Random(seed).shuffle(others)
@@ -158,8 +161,8 @@ def chosen(points: list[Point], count: int, seed: int) -> list[Point]:
 
 
 def measure(point: Point, backends: tuple[str, ...], rounds: int) -> dict:
-    """Return a row with the milliseconds of each backend at one point, their spread, and the MiB in
-    use at the peak."""
+    """Return a row with the milliseconds of each backend at one point, their spread, and the peak
+    memory in MiB."""
     graph = STRUCTURES[point.structure][0](point.tokens, point.density)
     graph = graph.to(torch.get_default_device())
     shape, dtype = (graph.num_queries, point.heads, point.channels), getattr(torch, point.dtype)
@@ -185,7 +188,8 @@ def measure(point: Point, backends: tuple[str, ...], rounds: int) -> dict:
 
 
 def versions() -> dict[str, str]:
-    """Return a dict of the machine and the versions of packages on which times depend."""
+    """Return the name of the machine, the number of threads and the versions of packages, because
+    times depend on them."""
     packages = {name: importlib.metadata.version(name) for name in ('torch', 'numba')}
     cpu = next((line.partition(': ')[2].strip() for line in
                 Path('/proc/cpuinfo').read_text().splitlines() if line.startswith('model name')),

@@ -66,7 +66,7 @@ def main(
         pattern: A pattern to use instead of random edges. Its edges lie in fewer tiles, and 'flex'
             computes only tiles with edges.
         channels: Widths of a head.
-        only: The backends and peers to time; all if omitted.
+        only: Names of the backends, and of functions of other libraries, to time; all if omitted.
         dtype: Dtype of queries, keys and values.
     """
     rows = []
@@ -81,8 +81,17 @@ def main(
 
 def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: list[str] | None,
             dtype: torch.dtype = torch.float32) -> list[dict]:
-    """Return a row of times along ``graph`` for each backend and for each attention function of
-    other libraries."""
+    """Time attention along a graph, and return a row of times for each backend and for each
+    attention function of other libraries.
+
+    Args:
+        graph: The graph.
+        width: Channels of a head.
+        heads: Number of heads.
+        rounds: Number of measurements.
+        only: Names of the functions to time; all if ``None``.
+        dtype: Dtype of queries, keys and values.
+    """
     forwards, inputs = cases(graph, heads, width, dtype)
     unknown = sorted(set(only or ()) - set(forwards))
     if unknown:
@@ -100,7 +109,15 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
 
 def cases(graph: BipartiteGraph, heads: int, width: int,
           dtype: torch.dtype) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
-    """Return the functions to compare, by name, and the tensors to differentiate by."""
+    """Return the attention functions to compare, by name, and the tensors whose gradients a
+    training step computes.
+
+    Args:
+        graph: The graph along which attention is computed.
+        heads: Number of heads.
+        width: Channels of a head.
+        dtype: Dtype of queries, keys and values.
+    """
     n, device = graph.num_queries, graph.device
     query, key, value = inputs = [
         torch.randn(n, heads, width, device=device, dtype=dtype, requires_grad=True)
@@ -133,7 +150,8 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
 
 
 def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
-    """Draw the time of attention over the density of graphs with ``n`` tokens."""
+    """Draw the time of each attention function over the density of the graphs, for ``n`` tokens and
+    ``width`` channels of a head."""
     chosen = [row for row in rows if row['n'] == n and row['channels'] == width]
     curves = {name: ([row['density'] for row in chosen if row['case'] == name],
                      [row['forward+backward ms'] for row in chosen if row['case'] == name])

@@ -84,8 +84,15 @@ def main(
 
 
 def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Iterator[Launch]:
-    """Yield the launches of all operators and samplers for one setting. Attention is included with
-    and without features of edges."""
+    """Yield the kernel launches of all operators and samplers for one setting. Attention is
+    included with and without features of edges.
+
+    Args:
+        dtype: Dtype of queries, keys and values.
+        channels: Channels of a head, or number of clusters for samplers.
+        terms: The terms that are added to logits, one of ``TERMS``.
+        degree: Number of keys per query.
+    """
     for num_features in (0, channels):
         for operator, arguments in operators(dtype, channels, terms, degree=degree,
                                              num_features=num_features).items():
@@ -95,8 +102,8 @@ def started(dtype: torch.dtype, channels: int, terms: str, degree: int) -> Itera
 
 
 def taken(launch: Launch, capability: int) -> dict:
-    """Return a dict of the resources that a kernel launch uses on a GPU of a compute capability.
-    The names are those of the bounds."""
+    """Return a row with the name of a kernel and the registers and memory that it takes on a GPU of
+    a compute capability. The columns are the names in ``MAX``."""
     code = compiled(launch, capability)
     return {'kernel': launch.kernel.__name__, 'registers': code.registers, 'spilled': code.spilled,
             'in loop': code.spills_in_loop, 'shared': code.shared}
@@ -114,7 +121,7 @@ def largest(rows: list[dict]) -> list[dict]:
 
 
 def is_beyond(row: dict) -> bool:
-    """Return whether the kernel of a row uses more of a resource than its bound allows."""
+    """Return whether the kernel of a row takes more registers or memory than its bound allows."""
     return any(row[name] > most for name, most in MAX_OF.get(row['kernel'], MAX).items())
 
 

@@ -37,7 +37,8 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time each backend, and the backend that 'auto' chooses.
+    """Time each backend, and the backend that 'auto' chooses, along complete graphs of several
+    lengths.
 
     Args:
         lengths: Numbers of tokens of sequences with complete graphs. Every other sequence has one
@@ -62,8 +63,8 @@ def main(
 
 
 def measure(graph: BipartiteGraph, heads: int, channels: int, rounds: int) -> list[dict]:
-    """Return a row for a training step and a row for inference, with the milliseconds of each
-    backend along one graph."""
+    """Time each backend along one graph, in milliseconds. Return a row for a training step and a
+    row for inference."""
     inputs = [torch.randn(graph.num_queries, heads, channels, requires_grad=True) for _ in range(3)]
 
     def step(backend: str) -> None:
@@ -89,8 +90,14 @@ def _backends() -> tuple[str, ...]:
 
 
 def dense_from(rows: list[dict], fused: str, at: str) -> float | str:
-    """Return the value of the column ``at`` from which dense attention is faster than fused
-    attention, by interpolation between rows."""
+    """Return the value from which dense attention is faster than fused attention, by interpolation
+    between rows.
+
+    Args:
+        rows: Rows of times, by ascending value.
+        fused: Name of the fused backend.
+        at: The column of the value, such as the number of tokens.
+    """
     advantage = [math.log(row[f'{fused} ms'] / row['sdpa ms']) for row in rows]
     where = [row[at] for row in rows]
     for i in range(1, len(rows)):

@@ -74,7 +74,8 @@ def main(
 
 @torch.no_grad()
 def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
-    """Return the median seconds per token, after a warm-up token."""
+    """Decode ``tokens`` tokens one by one, and return the median seconds per token. A warm-up token
+    is not counted."""
     timed = stopwatch()
     return statistics.median([timed(decode) for _ in range(tokens + 1)][1:])
 
@@ -85,7 +86,7 @@ def new_layer(pattern: Pattern) -> GraphAttention:
 
 @torch.no_grad()
 def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
-    """Return a function that decodes one token by an attention layer.
+    """Return a function that decodes one token by an attention layer along a pattern.
 
     The cache contains ``length`` tokens and has room for ``room`` tokens.
     """
@@ -98,7 +99,14 @@ def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
 
 
 def shared_rows(processes: list[int], length: int, tokens: int) -> list[dict[str, object]]:
-    """Return the median time per token of the slowest process, and the memory of its cache."""
+    """Return a row for each case and number of processes that share a cache, with the median time
+    per token of the slowest process and the largest memory of the cache in a process.
+
+    Args:
+        processes: Numbers of processes.
+        length: Number of tokens of the prompt.
+        tokens: Number of tokens to decode.
+    """
     rows = []
     for world in progress(processes, 'shared caches'):
         sizes = dict.fromkeys(PATTERNS, length)
@@ -111,7 +119,15 @@ def shared_rows(processes: list[int], length: int, tokens: int) -> list[dict[str
 
 @torch.no_grad()
 def shared(case: str, length: int, window: int, *, tokens: int) -> dict[str, float]:
-    """Decode tokens after a prompt that the processes divide."""
+    """Decode tokens after a prompt that the processes divide. Return the milliseconds per token,
+    and the MiB of the cache in this process.
+
+    Args:
+        case: The name of a pattern in ``PATTERNS``.
+        length: Number of tokens of the prompt.
+        window: Not used.
+        tokens: Number of tokens to decode.
+    """
     torch.manual_seed(0)
     attention = sequence_parallel(new_layer(PATTERNS[case]), dist.group.WORLD)
     cache, x = KeyValueCache(length + tokens + 1), torch.randn(length, HEADS * HEAD_CHANNELS)
@@ -127,7 +143,8 @@ def shared(case: str, length: int, window: int, *, tokens: int) -> dict[str, flo
 
 @torch.no_grad()
 def llama(pattern: Pattern | None, layers: int, length: int, room: int) -> Callable[[], object]:
-    """Return a function that decodes one token by a Llama.
+    """Return a function that decodes one token by a Llama. The Llama is attached to ``pattern``, or
+    unchanged if it is ``None``.
 
     The cache contains ``length`` tokens and has room for ``room`` tokens.
     """

@@ -46,7 +46,8 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time inference and a training step, in one interleaved run.
+    """Time inference and a training step of attention with several hops. All implementations are
+    timed alternately.
 
     Args:
         nodes: Sequence lengths.
@@ -71,8 +72,8 @@ def main(
 
 def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
             rounds: int) -> list[dict]:
-    """Return a row of times for each implementation of diffusion, and a row for attention with one
-    hop."""
+    """Time each implementation of diffusion along a graph with ``hops`` hops, and attention with
+    one hop. Return a row of times for each."""
     forwards, inputs = cases(graph, hops, heads, channels)
     times = times_of_passes(forwards, inputs, rounds)
     return [{'n': graph.num_queries, 'density': graph.density(), 'hops': hops, 'case': name,
@@ -86,7 +87,8 @@ def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
 
 def cases(graph: BipartiteGraph, hops: int, heads: int,
           channels: int) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
-    """Return the functions to compare, by name, and the tensors to differentiate by."""
+    """Return the implementations of diffusion to compare, by name, and the tensors whose gradients
+    a training step computes."""
     torch.manual_seed(0)
     query, key, value = inputs = [torch.randn(graph.num_queries, heads, channels,
                                               requires_grad=True) for _ in range(3)]

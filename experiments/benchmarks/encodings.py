@@ -53,7 +53,8 @@ def main(
     rounds: PositiveInt = 5,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time transforms of one graph after another.
+    """Time transforms that encode nodes. The graphs differ in kind and size, and are measured one
+    after the other.
 
     Args:
         nodes: Approximate numbers of nodes.
@@ -96,7 +97,15 @@ GRAPHS = {'near neighbours': near_neighbours, 'mesh': mesh, 'expander': expander
 
 
 def measure(name: str, num_nodes: int, k: int, walk_length: int, rounds: int) -> list[dict]:
-    """Return a row of times for each transform that can process a graph of this size."""
+    """Time the transforms on one graph, and return a row for each transform that supports its size.
+
+    Args:
+        name: The kind of graph.
+        num_nodes: Approximate number of nodes.
+        k: Number of eigenvectors.
+        walk_length: Number of steps of random walks.
+        rounds: Number of measurements.
+    """
     edge_index = GRAPHS[name](num_nodes).clone()
     data = Data(edge_index=edge_index, num_nodes=int(edge_index.max()) + 1)
     laplacian = laplacian_of(data)
@@ -110,8 +119,15 @@ def measure(name: str, num_nodes: int, k: int, walk_length: int, rounds: int) ->
 
 def cases(data: Data, laplacian: sp.csr_array, k: int, walk_length: int
           ) -> dict[str, Callable[[], Tensor]]:
-    """Return a dict of functions to compare. Each function computes positional encodings of a
-    graph."""
+    """Return the functions to compare by name. Each function computes positional encodings of the
+    nodes of ``data``.
+
+    Args:
+        data: The graph.
+        laplacian: Its normalised Laplacian, for scipy's solver.
+        k: Number of eigenvectors.
+        walk_length: Number of steps of random walks.
+    """
     def encode(transform: Callable[[Data], Data]) -> Tensor:
         return transform(data).pe
 

@@ -22,9 +22,9 @@ Steps = dict[str, float]
 
 
 def along_edges(num_edges: int, width: int, hops: int = 1) -> Steps:
-    """Return the operations of attention along a graph.
-
-    These are the logit of each edge, and the value of each edge in each hop.
+    """Return the operations of attention along a graph: the logits, and the sums of values. The
+    result of this and the other functions is a dict from the name of a step to its number of
+    operations.
 
     Args:
         num_edges (int): Number of edges, n^2 for full attention.
@@ -86,28 +86,53 @@ def algorithm_1(n: int, clusters: int) -> Steps:
 
 
 def linear(n: int, width: int, *, normalised: bool = True) -> Steps:
-    """Return the operations of linear attention: the sum over keys, the product of this sum with
-    the queries, and the normaliser."""
+    """Return the operations of linear attention in one head: the sum over keys, its product with
+    the queries, and the normaliser.
+
+    Args:
+        n: Number of tokens.
+        width: Size of the head.
+        normalised: Whether outputs are divided by the sum of their weights.
+    """
     steps = {'sum over keys': 2. * n * width**2, 'sums': 2. * n * width**2}
     return {**steps, 'normaliser': 2. * n * width} if normalised else steps
 
 
 def linformer(n: int, width: int, rank: int) -> Steps:
-    """Return the operations of Linformer: the projections of keys and values to ``rank`` positions,
-    and attention to these positions."""
+    """Return the operations of Linformer in one head: the projections of keys and values to
+    ``rank`` positions, and attention to these positions.
+
+    Args:
+        n: Number of tokens.
+        width: Size of the head.
+        rank: Number of positions.
+    """
     return {'projected keys and values': 4. * n * rank * width, **along_edges(n * rank, width)}
 
 
 def performer(n: int, width: int, features: int) -> Steps:
-    """Return the operations of Performer: features of queries and keys, and linear attention on
-    these features."""
+    """Return the operations of Performer in one head: the features of queries and keys, and linear
+    attention on these features.
+
+    Args:
+        n: Number of tokens.
+        width: Size of the head.
+        features: Number of random features.
+    """
     return {'features': 4. * n * features * width, 'sum over keys': 2. * n * features * width,
             'sums': 2. * n * features * width, 'normaliser': 2. * n * features}
 
 
 def reformer(n: int, width: int, rounds: int, chunk: int) -> Steps:
-    """Return the operations of Reformer: hashes, and attention of each chunk to itself and to the
-    chunk before."""
+    """Return the operations of Reformer in one head: the hashes, and attention of each chunk to
+    itself and to the chunk before.
+
+    Args:
+        n: Number of tokens.
+        width: Size of the head.
+        rounds: Number of hashes.
+        chunk: Number of tokens of a chunk.
+    """
     chunks = -(-n // chunk)
     return {'hashes': 2. * rounds * n * width * -(-chunks // 2),
             **along_edges(rounds * 2 * chunks * chunk**2, width)}
@@ -115,8 +140,16 @@ def reformer(n: int, width: int, rounds: int, chunk: int) -> Steps:
 
 def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
                   iterations: int) -> Steps:
-    """Return the operations of Nystromformer: three softmax kernels, an iterative pseudoinverse,
-    and a convolution of the values."""
+    """Return the operations of Nystromformer in one head: three softmax kernels, an iterative
+    pseudoinverse, and a convolution of the values.
+
+    Args:
+        n: Number of tokens.
+        width: Size of the head.
+        landmarks: Number of landmarks.
+        kernel_size: Width of the convolution; ``None`` for no convolution.
+        iterations: Number of iterations for the pseudoinverse.
+    """
     convolution = {} if kernel_size is None else {'convolution': 2. * n * width * kernel_size}
     if n <= landmarks:
         return {**along_edges(n**2, width), **convolution}
@@ -126,8 +159,8 @@ def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
 
 
 def counted(run: Callable[[], object]) -> int:
-    """Return the number of operations that torch counts in a forward pass. Fused attention on CPUs
-    is decomposed, because torch does not count its operations."""
+    """Return the number of operations that torch counts in a forward pass, ``run()``. Fused
+    attention on CPUs is replaced by its parts, because torch does not count fused operations."""
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run()
     return counter.get_total_flops()

@@ -56,7 +56,8 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step of all layers alternately; each peak has a separate process.
+    """Time a training step of each GPS layer alternately, and measure the peak memory of each in a
+    separate process.
 
     Args:
         nodes: Numbers of nodes of a graph.
@@ -121,7 +122,8 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
-    """Return a row with the time and the memory of a training step for each layer."""
+    """Time a training step of the layers with the names ``layers``, and measure its peak memory.
+    Return a row for each layer."""
     data = setting.data()
     times = interleave({name: partial(step, setting.model(name), *data) for name in layers}, rounds,
                        seconds=60.)
@@ -139,7 +141,8 @@ def step(layers: nn.ModuleList, x: Tensor, edge_index: Tensor, batch: Tensor) ->
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory, in bytes, of a training step that is not the first."""
+    """Return the peak memory of a training step with the layer called ``name``, in bytes. A first
+    step is not measured."""
     layers, data = setting.model(name), setting.data()
     return peak_bytes(lambda: step(layers, *data), warm_up=1)
 

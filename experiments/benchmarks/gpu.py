@@ -60,7 +60,7 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the forward pass alone, and forward with backward, and report medians.
+    """Time attention, layers and samplers on a GPU, and write a table of medians for each part.
 
     Args:
         heads: Number of heads.
@@ -91,10 +91,20 @@ def main(
 
 def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
                  rounds: int) -> list[dict]:
-    """Return the rows of the attention benchmark with two more columns.
+    """Time attention along random edges, and return the rows of the benchmark ``attention`` with
+    two more columns.
 
     ``ps per edge`` is the time per edge and head. ``times floor`` is this time divided by the time
-    of copying what an edge gathers: two vectors, three times.
+    in which the GPU copies the vectors that an edge gathers in forward and backward: two vectors,
+    three times.
+
+    Args:
+        n: Number of tokens.
+        degree: Number of keys per query.
+        heads: Number of heads.
+        channels: Channels of a head.
+        dtype: Dtype of queries, keys and values.
+        rounds: Number of measurements.
     """
     graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
@@ -116,8 +126,18 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
 
 def of_rows(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
-    """Return a row with the times of the kernels in which a program computes one head of a row, and
-    in which a program computes all heads. They differ only on a GPU."""
+    """Return a row with the times of two kinds of kernels along rows of edges: in one, a program
+    computes one head of a row, and in the other, all heads of a row. On a CPU both run the same
+    kernel.
+
+    Args:
+        n: Number of tokens.
+        degree: Number of keys per query.
+        heads: Number of heads.
+        channels: Channels of a head.
+        dtype: Dtype of queries, keys and values.
+        rounds: Number of measurements.
+    """
     graph = RandomKeys(degree).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
 
@@ -135,8 +155,16 @@ def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype
     """Return rows with the times of attention along a pattern, of full attention and of
     FlexAttention.
 
-    Attention along the pattern runs by rows of edges and by tiles of pairs. On other devices than
-    GPUs, rows and tiles are the same.
+    Attention along the pattern is timed by rows of edges, by tiles of pairs, and as the backend
+    chooses. On CPUs, the three are the same.
+
+    Args:
+        n: Number of tokens.
+        pattern: Expression of the pattern.
+        heads: Number of heads.
+        channels: Channels of a head.
+        dtype: Dtype of queries, keys and values.
+        rounds: Number of measurements.
     """
     graph = parse(pattern).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
@@ -165,8 +193,17 @@ def bytes_per_second(rounds: int) -> float:
 
 def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
               rounds: int) -> list[dict]:
-    """Return rows with the time of a training step: of a layer that samples its graphs, and of full
-    attention."""
+    """Return rows with the time of a training step of two layers: one that samples its graphs, and
+    one with full attention.
+
+    Args:
+        n: Number of tokens.
+        density: Density of the sampled graphs.
+        heads: Number of heads.
+        channels: Channels of a head.
+        dtype: Dtype of autocast.
+        rounds: Number of measurements.
+    """
     torch.manual_seed(0)
     source = BlockModelSource(heads, channels, CLUSTERS, exploration=0.)
     bring_to_density(source, density)
@@ -185,8 +222,14 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
 
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
-    """Return a row with the time of each sampler on the graph of one head, and of the probabilities
-    of the sampled edges, forward and backward."""
+    """Return a row with the time of each sampler for the graph of one head, and with the time of
+    the probabilities of its edges and their gradients.
+
+    Args:
+        n: Number of tokens.
+        density: Density of the graph.
+        rounds: Number of measurements.
+    """
     model = block_model(n, density, CLUSTERS)
     factors = [x.detach().requires_grad_() for x in
                (model.query_factor, model.mixing, model.key_factor)]

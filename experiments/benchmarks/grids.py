@@ -1,7 +1,8 @@
 """Neighborhood attention over an image and a video, compared with SDPA and FlexAttention.
 
-SDPA is given a dense mask. FlexAttention is compiled with a function of coordinates, and on CPUs
-runs forward only. Where it does not compile, its row is missing and a line says why.
+SDPA receives a dense mask. FlexAttention is compiled with a function of coordinates, and has no
+backward pass on CPUs. If FlexAttention does not compile, its row is missing and the reason is
+printed.
 
     python -m experiments.benchmarks.grids
     python -m experiments.benchmarks.grids --quick
@@ -74,7 +75,12 @@ def main(
 
 
 def near(lengths: Sequence[int], window: Sequence[int]) -> MaskFunction:
-    """Return a function for FlexAttention that says whether a key is in the window of a query."""
+    """Return a function for FlexAttention that says whether a key is in the window of a query.
+
+    Args:
+        lengths: Number of points of the grid along each dimension.
+        window: Number of keys along each dimension.
+    """
     def is_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         near = query >= 0
         for length, width in zip(lengths[::-1], window[::-1]):
@@ -90,8 +96,17 @@ def near(lengths: Sequence[int], window: Sequence[int]) -> MaskFunction:
 
 def measure(name: dict[str, str], graph: BipartiteGraph, heads: int, channels: int, rounds: int,
             is_edge: MaskFunction | None) -> list[dict]:
-    """Return a row of times for each implementation of attention along ``graph``. FlexAttention is
-    left out without ``is_edge``, the function that says which pairs are edges."""
+    """Time all implementations of attention along a graph, and return a row for each.
+
+    Args:
+        name: The first columns of the rows.
+        graph: The graph.
+        heads: Number of heads.
+        channels: Channels of a head.
+        rounds: Number of measurements.
+        is_edge: A function that tells FlexAttention which pairs are edges. If ``None``,
+            FlexAttention is left out.
+    """
     inputs = [torch.randn(graph.num_queries, heads, channels, requires_grad=True)
               for _ in range(3)]
     forwards = cases(graph, inputs)
@@ -111,8 +126,8 @@ def measure(name: dict[str, str], graph: BipartiteGraph, heads: int, channels: i
 
 
 def cases(graph: BipartiteGraph, inputs: list[Tensor]) -> dict[str, Callable[[], Tensor]]:
-    """Return a dict of functions to compare: attention along the graph, and SDPA with and without
-    the mask of the graph."""
+    """Return the functions to compare by name: attention along the graph, and SDPA with and without
+    the mask of the graph. They compute attention on ``inputs``: query, key and value."""
     mask, backend = graph.to_mask(), SPARSE[graph.device.type][-1]
 
     def sdpa(mask: Tensor | None) -> Tensor:
@@ -124,13 +139,13 @@ def cases(graph: BipartiteGraph, inputs: list[Tensor]) -> dict[str, Callable[[],
 
 
 def in_heads(inputs: list[Tensor]) -> list[Tensor]:
-    """Return the tensors of ``inputs`` as ``[1, heads, tokens, channels]``."""
+    """Return the query, key and value in the layout of SDPA, ``[1, heads, tokens, channels]``."""
     return [each.transpose(0, 1)[None] for each in inputs]
 
 
 def flex(is_edge: MaskFunction, inputs: list[Tensor]) -> dict[str, Callable[[], Tensor]]:
-    """Return a dict with the function that runs compiled FlexAttention. The dict is empty if
-    FlexAttention does not compile."""
+    """Return the function that runs compiled FlexAttention on ``inputs``, by name. The dict is
+    empty if FlexAttention does not compile. ``is_edge`` says which pairs are edges."""
     size, device = inputs[0].size(0), inputs[0].device
     contiguous = [each.detach().contiguous() for each in in_heads(inputs)]
     with default_device(None):
@@ -160,8 +175,8 @@ def train(forward: Callable[[], Tensor], inputs: list[Tensor]) -> None:
 
 
 def draw(rows: list[dict], file: str, out: Path) -> None:
-    """Draw the times of all implementations for each graph. The first column of a row names the
-    graph."""
+    """Draw the times of all implementations for each graph into ``out/file.png``. The first column
+    of a row names the graph."""
     of_graph = next(iter(rows[0]))
     names, kinds = (list(dict.fromkeys(row[key] for row in rows)) for key in (of_graph, 'case'))
     figure = Figure(figsize=(9, 1 + len(names)), layout='constrained')

@@ -54,7 +54,8 @@ def main(
     dtype: Literal['float32', 'bfloat16'] = 'float32',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time training steps of encoders as wide as BERT-base; peaks have another process.
+    """Time a training step of each encoder alternately, and measure the peak memory of each in a
+    separate process.
 
     Args:
         tokens: Length of each sequence, a multiple of 512.
@@ -79,7 +80,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The numbers of tokens and the models that the benchmark compares."""
+    """The sizes and the dtype of the encoders that the benchmark compares."""
 
     tokens: int
     batch: int
@@ -88,8 +89,11 @@ class Setting(NamedTuple):
     dtype: torch.dtype = torch.float
 
     def model(self, case: str) -> nn.Module:
-        """Build the encoder of a case without dropout, because the models draw dropout
-        differently."""
+        """Build an encoder without dropout, because dropout would differ between the encoders.
+
+        Args:
+            case: The kind of attention, a key of ``CASES``.
+        """
         import transformers
         torch.manual_seed(0)
         kind = getattr(transformers, CASES[case])
@@ -111,13 +115,13 @@ class Setting(NamedTuple):
         return model.to(self.dtype).train()
 
     def pattern(self, case: str):
-        """Return the pattern that the model of a case attends along."""
+        """Return the pattern along which an encoder attends, given its kind of attention."""
         if 'longformer' in case:
             return get('longformer', radius=RADIUS, num_global=1)
         return get('bigbird', block=BLOCK, num_random=NUM_RANDOM)
 
     def step(self, case: str) -> Callable[[], None]:
-        """Return a function that runs a training step of the model of a case."""
+        """Return a function that runs a training step of the encoder with a kind of attention."""
         model = self.model(case)
         tokens = torch.randint(5, 30_000, (self.batch, self.tokens))
         given = {}
@@ -136,15 +140,15 @@ class Setting(NamedTuple):
 
 def only_values(self: nn.Module, hidden_states: Tensor, *args: object,
                 **kwargs: object) -> tuple[Tensor, None]:
-    """Return the projected values of an attention module as its output, to time a model without
-    attention."""
+    """Return the projected values as the output of an attention module. As its method ``forward``,
+    this function turns a model into a model without attention."""
     query, key, value = (linear(hidden_states) for linear in (self.query, self.key, self.value))
     return value + 0 * (query + key), None
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """Return the peak memory of a training step by case, in bytes above the memory before. Graphs
-    are included."""
+    """Return the peak memory of a training step for each kind of attention, in bytes above the
+    memory before. Graphs are included."""
     peaks = {}
     for case in progress(CASES, 'memory'):
         setting._replace(tokens=MIN_LENGTH, batch=1, layers=1).step(case)()  # compiles
@@ -153,7 +157,8 @@ def peaks_of_training(setting: Setting) -> dict[str, int]:
 
 
 def draw(rows: list[dict], setting: Setting, out: Path) -> None:
-    """Draw bars of time and memory into ``out/hugging_face.png``."""
+    """Draw bars of the time and memory of each model into ``out/hugging_face.png``. ``setting`` has
+    the sizes for the title."""
     figure = Figure(figsize=(9, 3.6), layout='constrained')
     shown = [row for row in rows if row['case'] != 'no attention']
     names = [row['case'] for row in shown]

@@ -5,9 +5,9 @@ key, value, output and their gradients, of the keys of all edges, and of the edg
 p_ij. Freed memory is kept, as in training (:func:`graphattn.freed_memory.keeping_freed_memory`);
 ``--keep_freed_memory false`` shows the effect.
 
-The layers of a row are timed alternately in a separate process, and the released algorithm in
-another process. The released algorithm takes 2 GiB. After it, the arrays of a sampled layer use new
-pages, with which a step took 435 ms instead of 250.
+The layers of a row are timed alternately in one process. The dense algorithm that SBM-Transformer's
+authors released is timed in another process, because it takes 2 GiB. After it, the arrays of a
+sampled layer use new pages of memory, with which a step took 435 ms instead of 250.
 
     python -m experiments.benchmarks.layer
     python -m experiments.benchmarks.layer --quick
@@ -65,7 +65,8 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step and inference of the layers; each peak has a separate process.
+    """Time a training step and inference of each layer alternately, and measure the peak memory of
+    each in a separate process.
 
     Args:
         nodes: Sequence lengths; lengths above 8,192 tokens are measured at the first density only.
@@ -84,7 +85,7 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The numbers of tokens and the layers that the benchmark compares."""
+    """The sizes and the density of the layers that the benchmark compares."""
 
     n: int
     density: float | str
@@ -108,12 +109,17 @@ class Setting(NamedTuple):
         return GraphAttention(self.heads * self.channels, self.heads, PatternSource(pattern))
 
     def window(self) -> SlidingWindow:
-        """Return a window of the requested density, which is 1 - (1 - radius / n)^2."""
+        """Return a window whose graph has the requested density. The density of a window is 1 - (1
+        - radius / n)^2."""
         density = 0.25 if self.density == 'initial' else self.density
         return SlidingWindow(round(self.n * (1 - math.sqrt(1 - density))))
 
     def layer(self, case: str) -> tuple[GraphAttention, Callable[[], Tensor]]:
-        """Return the layer of a case, and a function that applies this layer."""
+        """Return a layer, and a function without arguments that applies it to random tokens.
+
+        Args:
+            case: The kind of layer, one of ``CASES``.
+        """
         x, ptr = self.tokens()
         if case == 'window':
             layer = self.along(self.window())
@@ -128,7 +134,13 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict]:
-    """Return a row with the times and the peak memory of each layer."""
+    """Time all layers of a setting and measure their peak memory. Return a row for each layer.
+
+    Args:
+        setting: The sizes and the density.
+        rounds: Number of measurements.
+        keep_freed_memory: Whether the process keeps freed memory.
+    """
     cases = CASES if setting.n <= MAX_DENSE_LENGTH else CASES[:-1]
     times = [elsewhere(times_of, setting, part, rounds, keep_freed_memory, start='spawn')
              for part in (cases[:3], cases[3:]) if part]
@@ -149,7 +161,15 @@ def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict
 
 def times_of(setting: Setting, cases: tuple[str, ...], rounds: int,
              keep_freed_memory: bool) -> dict[str, dict[str, float]]:
-    """Return the median seconds of a training step and of inference, for each case."""
+    """Return the median seconds of a training step and of inference of each layer, as
+    ``{'train': {case: seconds}, 'infer': {case: seconds}}``.
+
+    Args:
+        setting: The sizes and the density.
+        cases: The layers, some of ``CASES``.
+        rounds: Number of measurements.
+        keep_freed_memory: Whether the process keeps freed memory.
+    """
     layers = {case: setting.layer(case) for case in cases}
     with keeping_freed_memory() if keep_freed_memory else nullcontext():
         return {run.__name__: interleave({case: partial(run, *own)
@@ -169,8 +189,8 @@ def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
 
 
 def peak_of_training(setting: Setting, case: str) -> int:
-    """Return the peak memory, in bytes, of a training step that is not the first. The graph is
-    included."""
+    """Return the peak memory of a training step of a layer with its graph, in bytes. A first step
+    is not measured."""
     compiled = setting._replace(n=64, density=0.5).layer(case)
     train(*compiled)
     own = setting.layer(case)
@@ -180,8 +200,12 @@ def peak_of_training(setting: Setting, case: str) -> int:
 def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
     """Return a lower bound for the memory of a training step of a layer, in bytes.
 
-    Counted are query, key, value, output and their gradients, the rows of the graph and its edge
-    probabilities. Projections and memberships are not counted.
+    The bound counts the query, key, value and output with their gradients, the edges of the graph
+    and their probabilities. It does not count projections and memberships of clusters.
+
+    Args:
+        setting: The sizes and the density.
+        graph: The graph of the layer, or ``None`` for full attention.
     """
     nodes = 8 * 4 * setting.n * setting.heads * setting.channels
     if graph is None:
@@ -222,8 +246,10 @@ def draw(rows: list[dict], out: Path) -> None:
 
 
 def bring_to_density(source: BlockModelSource, density: float) -> None:
-    """Set all memberships to sqrt(density). The probability of each edge is then the density,
-    because S sums to 1."""
+    """Change the parameters of a block model so that the probability of each edge is ``density``.
+
+    All memberships become sqrt(density). This suffices because the mixing matrix sums to 1.
+    """
     with torch.no_grad():
         source.centroid.fill_(1.)
         source.weight2.zero_()
@@ -232,7 +258,8 @@ def bring_to_density(source: BlockModelSource, density: float) -> None:
 
 
 def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
-    """Apply torch's dense attention between the projections of ``layer``."""
+    """Return the output of an attention layer if its attention is replaced by torch's dense
+    attention."""
     query, key, value = (linear(x).unflatten(-1, (layer.heads, -1)).transpose(0, 1)[None]
                          for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
     out = F.scaled_dot_product_attention(query, key, value)
@@ -240,7 +267,8 @@ def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
 
 
 def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
-    """Compute attention as the authors' code does.
+    """Return the output of a block-model layer as the code of SBM-Transformer's authors computes
+    it, for all pairs of tokens.
 
     The steps are: all probabilities, a dense Bernoulli draw, softmax over all keys, product with
     the mask, and normalisation. :class:`DenseBernoulli` is the estimator of its gradient.
@@ -258,8 +286,8 @@ def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
 
 
 class DenseBernoulli(torch.autograd.Function):
-    """A Bernoulli draw whose backward pass gives the clipped gradient to the probabilities of drawn
-    pairs."""
+    """A Bernoulli draw of each pair. In the backward pass, the probabilities of drawn pairs receive
+    the clipped gradient of the draw, and other probabilities receive 0."""
 
     @staticmethod
     def forward(ctx, prob: Tensor) -> Tensor:

@@ -62,7 +62,8 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time the training steps alternately; each peak of memory has a separate process.
+    """Time a training step of each layer alternately, and measure the peak memory of each in a
+    separate process.
 
     Args:
         nodes: Sequence lengths, at least 512. Eager attention takes about ``150 * n ** 2`` bytes:
@@ -78,7 +79,8 @@ def main(
 
 
 def measure(n: int, rounds: int) -> list[dict]:
-    """Return a row of time and memory for each kind of attention."""
+    """Time a training step at ``n`` tokens with each kind of attention, and measure its peak
+    memory. Return a row for each kind."""
     torch.manual_seed(0)
     x, ptr = torch.randn(n, CHANNELS, requires_grad=True), torch.tensor([0, n])
     heads = [torch.randn(n, HEADS, CHANNELS // HEADS, requires_grad=True) for _ in range(3)]
@@ -105,7 +107,8 @@ def measure(n: int, rounds: int) -> list[dict]:
 
 
 def encoder_layer(case: str) -> EncoderLayer:
-    """Return an encoder layer with post-norm and without dropout.
+    """Return an encoder layer with post-norm and without dropout, with a kind of attention of
+    ``CASES``.
 
     With dropout, torch's SDPA would store its weights on CPUs.
     """
@@ -118,7 +121,7 @@ def encoder_layer(case: str) -> EncoderLayer:
 
 
 class FullAttention(GraphAttention):
-    """Layer with dense attention between the same projections as those of graph attention.
+    """Attention layer with dense attention, which has the same projections as graph attention.
 
     The pattern ``Full()`` computes the same product, but it lists its edges, which takes 16 bytes
     per pair.
@@ -135,14 +138,15 @@ class FullAttention(GraphAttention):
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return torch's fused attention. Its backward pass computes the weights again."""
+    """Return torch's fused attention, whose backward pass computes the weights again. Tensors are
+    ``[heads, n, channels]``."""
     batch = (x.transpose(0, 1)[None] for x in (query, key, value))
     return F.scaled_dot_product_attention(*batch)[0].transpose(0, 1)
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute attention by two matrix products. The weights ``[heads, n, n]`` are stored in
-    between."""
+    """Return attention that is computed by two matrix products. The weights ``[heads, n, n]`` are
+    stored for the backward pass."""
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     weight = (query / math.sqrt(query.size(-1)) @ key.mT).softmax(dim=-1)
     return (weight @ value).transpose(0, 1)
@@ -153,8 +157,8 @@ CASES = (*FULL, *SPARSE)
 
 
 def train_step(layer: EncoderLayer, x: Tensor, ptr: Tensor) -> None:
-    """Run a forward and a backward pass, with gradients of the tokens, as in the middle of a
-    model."""
+    """Run a forward and a backward pass of a layer, with gradients of the tokens, as for a layer
+    inside a model."""
     backpropagate(layer(x, ptr), [x, *layer.parameters()])
 
 
@@ -173,7 +177,8 @@ def peak_of_training(case: str, n: int) -> int:
 
 
 def compile_kernels(layer: EncoderLayer) -> None:
-    """Compile the kernels by a small step, which leaves little freed memory to the next step."""
+    """Run a small step, which compiles the kernels and leaves little freed memory to the next
+    step."""
     x = torch.randn(64, CHANNELS, requires_grad=True)
     out = layer(x, torch.tensor([0, 64]), graph=SlidingWindow(1).build(64))
     backpropagate(out, [x, *layer.parameters()])

@@ -71,7 +71,8 @@ def main(
 
 
 def step(setting: Setting, case: str) -> Callable[[], None]:
-    """Return a function that runs a training step of the model of a case, without dropout."""
+    """Return a function that runs a training step of an encoder without dropout, given its kind of
+    attention."""
     if case == THEIRS:
         return setting.step(case)
     pattern, hops = OURS[case.removeprefix('graphattn, ')]
@@ -89,13 +90,14 @@ def step(setting: Setting, case: str) -> Callable[[], None]:
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """Return a dict with the peak memory of the second training step of each case, in bytes above
-    the process with its model."""
+    """Return the peak memory of the second training step of each encoder, in bytes above the memory
+    of a process with the encoder."""
     return {case: peak_bytes(step(setting, case), warm_up=1) for case in progress(CASES, 'memory')}
 
 
 def draw(rows: list[dict], setting: Setting, out: Path) -> None:
-    """Draw bars of throughput and peak memory into ``out/long_encoder.png``."""
+    """Draw bars of the throughput and peak memory of each model into ``out/long_encoder.png``.
+    ``setting`` has the sizes for the title."""
     figure = Figure(figsize=(9, 2.8), layout='constrained')
     names = [row['case'] for row in rows]
     for axes, name in zip(figure.subplots(1, 2, sharey=True), ('tokens per s', 'peak MiB')):

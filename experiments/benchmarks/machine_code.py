@@ -37,7 +37,8 @@ _TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
 
 
 class Launch(NamedTuple):
-    """A kernel of Triton, and the arguments that determine how it is compiled."""
+    """A launch of a Triton kernel: the kernel, and the arguments that determine how it is
+    compiled."""
 
     kernel: JITFunction
     arguments: dict[str, object]
@@ -45,8 +46,8 @@ class Launch(NamedTuple):
 
     @property
     def edges_of_a_program(self) -> int:
-        """Return the number of edges, pairs or draws that a program processes at once, at least
-        1."""
+        """Return the number of edges, pairs of tokens or draws that one program of the kernel
+        processes at once, at least 1."""
         columns = next((self.arguments[name] for name in ('EDGES', 'COLUMNS', 'KEYS', 'DRAWS')
                         if name in self.arguments), 1)
         return self.arguments.get('ROWS', self.arguments.get('TASKS', 1)) * columns
@@ -90,8 +91,8 @@ class MachineCode:
 
     @cached_property
     def around(self) -> dict[str, int]:
-        """Return how often each instruction occurs in the longest loop without its inner loops, as
-        a dict by name."""
+        """Return how often each instruction occurs in the longest loop that contains other loops,
+        without these inner loops, as a dict by name."""
         first, last = max(self._jumps, key=lambda loop: loop[1] - loop[0], default=(0, -1))
         found = self._between(first, last)
         for loop in self._innermost:
@@ -130,21 +131,23 @@ class MachineCode:
 
     @cached_property
     def _lines(self) -> list[tuple[str, str, str, str]]:
-        """Return address, condition, name and operands of each instruction, which takes half a
-        second."""
+        """Return the address, condition, name and operands of each instruction. Disassembling takes
+        half a second."""
         return re.findall(r'/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);',
                           _dumped(self.binary, '--dump-sass'))
 
 
 def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
-    """Return the launches of Triton kernels that an operator makes on CUDA."""
+    """Return the launches of Triton kernels that an operator makes on CUDA if it is called with
+    ``arguments``."""
     return launches_of(partial(operator._op_dk, DispatchKey.CUDA, *arguments))
 
 
 def launches_of(work: Callable[[], object]) -> list[Launch]:
     """Return the kernel launches of a function on CUDA. The function is called with CPU tensors.
 
-    Launches of kernels whose numbers are not on the host yet are included.
+    Numbers that the GPU computes count as not yet copied to the CPU, so kernels whose launch
+    depends on such numbers are included.
     """
     recorded = []
 
@@ -172,8 +175,12 @@ def compiled(launch: Launch, capability: int) -> MachineCode:
 
 
 def _dumped(binary: bytes, option: str) -> str:
-    """Return the text that a tool of Triton, such as the disassembler, prints for a compiled
-    kernel."""
+    """Return the text that the disassembler prints for a compiled kernel.
+
+    Args:
+        binary: The compiled kernel.
+        option: The option of the disassembler that selects what to print.
+    """
     with TemporaryDirectory() as folder:
         path = Path(folder) / 'kernel.cubin'
         path.write_bytes(binary)
@@ -251,7 +258,7 @@ def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
 
 
 def name_of(operator: OpOverload) -> str:
-    """Return the name of an operator without the name of this library."""
+    """Return the name of an operator without the prefix ``graphattn::``."""
     return operator._schema.name.removeprefix('graphattn::')
 
 
@@ -265,9 +272,12 @@ def _arguments(graph: BipartiteGraph, dtype: torch.dtype, channels: int, heads: 
 
 
 def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
-    """Return a dict of kernel launches, by the names of the operator and the kernel.
+    """Return the kernel launches of some operators, by the names of the operator and the kernel.
 
-    A kernel that is compiled for another width or dtype is listed separately.
+    A kernel that is compiled twice, for other widths or dtypes, is in the dict twice.
+
+    Args:
+        work: The arguments of each operator, as :func:`operators` returns them.
     """
     found = {}
     for operator, arguments in work.items():
@@ -284,5 +294,6 @@ def distinct(work: dict[OpOverload, tuple]) -> dict[tuple[str, str], Launch]:
 
 
 def environment_compiles() -> bool:
-    """Return whether Triton compiles kernels here, instead of interpreting them."""
+    """Return whether the environment variables let Triton compile kernels instead of interpreting
+    them."""
     return os.environ.get('TRITON_INTERPRET', '0') != '1'

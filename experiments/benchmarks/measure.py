@@ -46,7 +46,8 @@ Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None) -> None:
     """Run a benchmark's ``main`` with the arguments of the command line and the flag ``--quick``.
 
-    A user error ends the process with a message of one line, if possible before the measurement.
+    An error in the options ends the process with a message of one line, if possible before the
+    measurement.
     """
     parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False)
     parser.add_function_arguments(main, skip={'quick'})
@@ -97,7 +98,8 @@ def benchmark(**quick: object) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _documented(text: str, signature: inspect.Signature) -> str:
-    """Return the docstring ``text`` with a description of the common options."""
+    """Return the docstring of a benchmark, ``text``, with a description of the common options that
+    its function has."""
     text = inspect.cleandoc(text)
     lines = [f'    {name}: {meaning}' for name, meaning in COMMON.items()
              if name in signature.parameters and f'\n    {name}: ' not in text]
@@ -322,7 +324,8 @@ def forkserver() -> BaseContext:
 def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
     """Return the peak memory in use during a step, in bytes above the memory before.
 
-    ``warm_up`` steps run first. What they leave, such as a graph, counts as well.
+    ``warm_up`` steps run first. The peak includes what these steps leave in memory, such as a
+    graph.
     """
     free_at_once()
     before = held_bytes()
@@ -385,7 +388,8 @@ def progress(cases: Iterable, title: str) -> Iterable:
 
 
 def plain(axes: Axes) -> None:
-    """Label the axes of a figure with plain numbers instead of powers of ten, and draw a grid."""
+    """Show plain numbers instead of powers of ten at the ticks of a figure's axes, and draw a
+    grid."""
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -394,8 +398,16 @@ def plain(axes: Axes) -> None:
 
 def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: Path, *,
             title: str, x: str, y: str) -> None:
-    """Draw curves on logarithmic axes into ``out/name.png``. ``curves`` is
-    ``{label: (x values, y values)}``."""
+    """Draw curves on logarithmic axes into ``out/name.png``.
+
+    Args:
+        curves: The x values and the y values of each curve, by label.
+        name: Name of the file.
+        out: The folder of the file.
+        title: Title of the figure.
+        x: Label of the x axis.
+        y: Label of the y axis.
+    """
     figure = Figure(figsize=(7, 4.5), layout='constrained')
     axes = figure.subplots()
     for label, (at, values) in curves.items():

@@ -1,9 +1,9 @@
 """Times of attention along meshes of the sphere, compared with the Triton kernel of ECMWF's anemoi.
 
-Anemoi's kernel requires features of full width, which it adds to the key and the value of every
-edge. This project's attention is timed twice: without features, and with the same features before
-their projection. The times of this project include the projection of features, and anemoi's times
-do not.
+Anemoi's kernel requires as many features for every edge as all heads have channels, and adds them
+to the key and the value of the edge. This project's attention is timed twice: without features, and
+with the same features before their projection. The times of this project include the projection of
+features, and anemoi's times do not.
 
 Nodes, edges, heads and channels are those of the table that anemoi's developers published for an
 H200 in float16. Edges lead to the nearest points of another grid. Both grids are spirals with the
@@ -39,9 +39,17 @@ FEATURES = 11  # features per edge before their projection: length, direction an
 
 def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
-    """Return a row for each case, with the time of the forward and the backward pass.
+    """Time attention along a mesh, and return a row for each case.
 
-    The published time, for 16 heads of 64 channels, is in the row as well.
+    For 16 heads of 64 channels, a row also has the time that the developers of anemoi published.
+
+    Args:
+        name: Name of the mesh.
+        shape: Numbers of queries, keys, and keys per query.
+        heads: Number of heads.
+        channels: Channels of a head.
+        dtype: Dtype of queries, keys and values.
+        rounds: Number of measurements.
     """
     graph = mesh(*shape)
     times = interleave(cases(graph, heads, channels, dtype), rounds)
@@ -53,7 +61,8 @@ def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, d
 
 
 def mesh(num_queries: int, num_keys: int, degree: int) -> BipartiteGraph:
-    """Return a graph that joins each point of one grid to the nearest points of another grid."""
+    """Return a graph in which each query, a point of one grid on the sphere, attends to the
+    ``degree`` nearest points of another grid."""
     _, nearest = KDTree(spiral(num_keys)).query(spiral(num_queries), degree)
     return BipartiteGraph.from_topk(torch.as_tensor(nearest), num_keys)
 
@@ -68,7 +77,8 @@ def spiral(num_points: int) -> np.ndarray:
 
 def cases(graph: BipartiteGraph, heads: int, channels: int,
           dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Return a dict of the functions to compare. Each runs a forward and a backward pass."""
+    """Return the functions to compare by name. Each runs a forward and a backward pass along the
+    mesh."""
     nodes = [torch.randn(size, heads, channels, dtype=dtype, requires_grad=True)
              for size in (graph.num_queries, graph.num_keys, graph.num_keys)]
     features = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in
@@ -109,7 +119,8 @@ def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
 def anemoi_attention(graph: BipartiteGraph) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """Return a function that computes anemoi's attention along a graph.
 
-    The result is a function of query, key, value and features of full width.
+    The function accepts query, key, value, and the features of edges
+    ``[num_edges, heads, channels]``.
     """
     from anemoi.models.triton.gt import graph_transformer_attention_conv
 

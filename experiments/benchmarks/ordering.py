@@ -54,7 +54,17 @@ def main(
 
 
 def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -> list[dict]:
-    """Return a row of times for each order of a graph."""
+    """Time training steps along a graph in several orders of its tokens, and return a row for each
+    order.
+
+    Args:
+        name: The kind of graph.
+        n: Number of tokens.
+        keys: Mean number of keys per query.
+        width: Channels of a head.
+        heads: Number of heads.
+        rounds: Number of measurements.
+    """
     torch.manual_seed(0)
     graph, cluster = GRAPHS[name](n, keys)
     x = [torch.randn(n, heads, width // heads, requires_grad=True) for _ in range(3)]
@@ -81,7 +91,7 @@ def measure(name: str, n: int, keys: int, width: int, heads: int, rounds: int) -
 
 
 def move(tokens: Tensor, order: Tensor) -> None:
-    """Run a forward and a backward pass that permutes tokens and permutes them back."""
+    """Permute tokens by an order and back, in a forward and a backward pass."""
     torch.autograd.grad(tokens[order][order.argsort()].sum(), tokens)
 
 
@@ -90,16 +100,19 @@ def random_keys(n: int, keys: int) -> tuple[BipartiteGraph, None]:
 
 
 def shuffled_window(n: int, keys: int) -> tuple[BipartiteGraph, None]:
-    """Return the graph of a sliding window whose tokens are in a random order. Only sorting the
-    tokens makes the edges local again."""
+    """Return the graph of a sliding window whose tokens were shuffled, and ``None`` because there
+    are no clusters. Keys are near in memory only after the tokens are sorted again."""
     return SlidingWindow(keys // 2).build(n).reorder(torch.randperm(n)), None
 
 
 def block_model(n: int, keys: int, inside: float) -> tuple[BipartiteGraph, Callable[[], Tensor]]:
-    """Sample the graph of a block model. Return the graph, and a function that returns the order of
-    tokens by cluster.
+    """Sample the graph of a block model. Return the graph, and a function that finds the order of
+    the tokens by cluster.
 
-    The fraction ``inside`` of a query's keys is in the query's own cluster.
+    Args:
+        n: Number of tokens.
+        keys: Mean number of keys per query.
+        inside: Fraction of a query's keys that are in its own cluster.
     """
     member = torch.eye(CLUSTERS)[torch.randint(CLUSTERS, (n,))]
     mixing = inside * torch.eye(CLUSTERS) * CLUSTERS + (1 - inside)

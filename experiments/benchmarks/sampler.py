@@ -37,7 +37,7 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time both samplers, and the dense product of all pairs that they replace.
+    """Time both samplers, and the product over all pairs of tokens that they avoid.
 
     Args:
         nodes: Numbers of tokens; a graph has as many queries as keys.
@@ -56,8 +56,15 @@ def main(
 
 
 def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
-    """Return a row of times for each sampler, for p_ij on the sampled edges, and for the product
-    over all pairs."""
+    """Return rows with the times of each sampler, of the probabilities p_ij of the sampled edges,
+    and of the probabilities of all pairs.
+
+    Args:
+        n: Number of tokens.
+        density: Expected density of the graph.
+        clusters: Number of clusters.
+        rounds: Number of measurements.
+    """
     model = block_model(n, density, clusters)
     factors = model.query_factor, model.mixing, model.key_factor
     edges = {name: sample(model) for name, sample in SAMPLERS.items()}
@@ -98,7 +105,13 @@ def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
 def block_model(n: int, density: float, clusters: int) -> FactorModel:
     """Return a random FactorModel whose graphs have the expected density ``density``.
 
-    Memberships are drawn between 0 and 1, and the block matrix is random and scaled to the density.
+    Memberships are drawn between 0 and 1, and the mixing matrix is random and scaled to the
+    density.
+
+    Args:
+        n: Number of tokens.
+        density: Expected fraction of all pairs that are edges.
+        clusters: Number of clusters.
     """
     generator = seeded()
     query, key = torch.rand(2, n, clusters, generator=generator)

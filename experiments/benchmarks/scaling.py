@@ -49,7 +49,8 @@ def main(
     device: str = 'cpu',
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Measure each length in a separate process, so that its peak memory is the step's.
+    """Time a training step at each length, in a separate process for each, so that the peak memory
+    of the process is that of the step.
 
     Args:
         nodes: Numbers of tokens.
@@ -71,8 +72,8 @@ def main(
 
 
 def measure(n: int, pattern: Pattern, heads: int, channels: int, rounds: int) -> dict:
-    """Return the median time and the peak memory of forward and backward, above the memory
-    before."""
+    """Return the median time of a training step along a pattern, and its peak memory above the
+    memory before. The sequence has ``n`` tokens."""
     inputs = [torch.randn(n, heads, channels, requires_grad=True) for _ in range(3)]
     graph = pattern.build(n, seed=0)
     query, key, value = inputs
@@ -95,8 +96,14 @@ def train_step(inputs: list[Tensor], graph: BipartiteGraph) -> None:
 
 
 def seconds_of_memory(key: np.ndarray, n: int, channels: int) -> float:
-    """Return the seconds per edge that memory needs to read a row of key, value and their
-    gradients, and to write the gradients."""
+    """Return the seconds per edge that it takes only to read the rows of keys, values and their
+    gradients in the order of the edges, and to write the gradients.
+
+    Args:
+        key: The key of each edge, ``[num_edges]``.
+        n: Number of tokens.
+        channels: Channels of a head.
+    """
     parts = np.array_split(key, torch.get_num_threads())
     # Not zeros, whose pages map to a single cached page until they are written.
     calls = [(_walk, part, *np.ones((4, n, channels), np.float32)) for part in parts]

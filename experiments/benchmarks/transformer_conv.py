@@ -53,7 +53,8 @@ def main(
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
 ) -> None:
-    """Time a training step of both layers alternately; each peak has a separate process.
+    """Time a training step of both layers alternately, and measure the peak memory of each in a
+    separate process.
 
     Args:
         nodes: Number of nodes of a random graph.
@@ -105,8 +106,8 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int) -> list[dict]:
-    """Return a row of time and memory for each layer. Unless ``anew``, edges are sorted
-    beforehand."""
+    """Return a row with the time and the memory of each layer. Without ``setting.anew``, the edges
+    are sorted before the measurement."""
     data, layers = setting.data(), {name: setting.layer(name) for name in LAYERS}
     with torch.no_grad():
         outs = [layer(*data) for layer in layers.values()]
@@ -127,8 +128,8 @@ def step(layer: nn.Module, *data: Tensor | None) -> None:
 
 
 def step_anew(layer: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> None:
-    """Run a step with a new tensor of edges, because the layer caches the sorted edges of each
-    tensor."""
+    """Run a training step with a new tensor of edges, so that the layer must sort the edges. It
+    caches the sorted edges of each tensor."""
     step(layer, x, edge_index.clone(), edge_attr)
 
 
@@ -141,8 +142,8 @@ def project(layer: nn.Module, x: Tensor) -> None:
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory of a training step in bytes, with the sorted edges. The step is not
-    the first one."""
+    """Return the peak memory of a training step of the layer called ``name``, in bytes, including
+    the sorted edges. A first step is not measured."""
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
     return peak_bytes(lambda: step(layer, *data), warm_up=1)

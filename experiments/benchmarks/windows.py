@@ -1,7 +1,8 @@
 """Attention along windows, bands, blocks and the past, compared with SDPA and FlexAttention.
 
-SDPA is given a dense mask. FlexAttention is compiled with a function of positions, and on CPUs runs
-forward only. Where it does not compile, its row is missing and a line says why.
+SDPA receives a dense mask. FlexAttention is compiled with a function of positions, and has no
+backward pass on CPUs. If FlexAttention does not compile, its row is missing and the reason is
+printed.
 
     python -m experiments.benchmarks.windows
     python -m experiments.benchmarks.windows --quick
@@ -50,8 +51,13 @@ def main(
 
 
 def patterns(windows: list[int], blocks: list[int]) -> dict[str, tuple[Pattern, MaskFunction]]:
-    """Return a dict of patterns by name. Each value is a pair of the pattern and a function that
-    gives FlexAttention the same mask."""
+    """Return the patterns to compare by name. Each is a pair of the pattern and a function that
+    gives FlexAttention the same mask.
+
+    Args:
+        windows: Numbers of keys around a query.
+        blocks: Numbers of tokens of blocks that attend only to themselves.
+    """
     found = {f'window of {window}': (SlidingWindow(window // 2), near(window // 2))
              for window in windows}
     radius = windows[0] // 2

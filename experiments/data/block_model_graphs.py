@@ -36,8 +36,9 @@ class Distribution:
         inside (float): Probability of an edge within a community.
         between (float): Probability of an edge between communities.
         num_graphs (tuple of int): Numbers of graphs for training, validation and test.
-        num_patterns (int): Number of planted patterns. In every part, each pattern is planted in
-            equally many graphs. With 0, the task is to find the communities.
+        num_patterns (int): Number of planted patterns. Each pattern is planted in the same number
+            of graphs of a part. With 0, nothing is planted, and the task is to find the
+            communities.
         pattern_size (int): Number of nodes of a pattern.
         pattern_edges (float): Probability of an edge within a pattern, and of an edge between the
             pattern and the other nodes.
@@ -71,7 +72,7 @@ def block_model_graphs(name: str, seed: int = 0, cache: Path = Path('data/cache'
 
     Args:
         name (str): The data set.
-        seed (int): The same seed gives the same graphs.
+        seed (int): Seed of the graphs.
         cache (Path): Folder of all caches.
         num_graphs (tuple of int, optional): Numbers of graphs of the parts, instead of the
             published numbers.
@@ -125,8 +126,17 @@ def _pattern(distribution: Distribution,
 
 def _draw(distribution: Distribution, pattern: tuple[np.ndarray, np.ndarray] | None,
           rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw a random graph of a data set, and return three uint8 arrays: the pairs of nodes that are
-    edges, ``[2, num_pairs]``, and the features and the classes of the nodes."""
+    """Draw a random graph of a data set.
+
+    Args:
+        distribution: The distribution of the graphs.
+        pattern: The edges and the features of the pattern to plant, or ``None``.
+        rng: The random generator.
+
+    Returns:
+        Three uint8 arrays: the pairs of nodes that are edges, ``[2, num_pairs]``, the features of
+        the nodes, and their classes.
+    """
     sizes = rng.integers(_MIN_SIZE, _MAX_SIZE + 1, distribution.num_communities)
     community = np.repeat(np.arange(len(sizes)), sizes)
     edge_prob = np.where(community[:, None] == community, distribution.inside,

@@ -26,7 +26,7 @@ class ByteSource(SequenceSource):
     """Base class of data sources that read texts as bytes, without a tokenizer."""
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
-        """Yield the name of each line of a table, and the bytes of its text or of both its texts.
+        """Yield the name of each line of a table, and its one or two texts as arrays of bytes.
 
         See :func:`experiments.data.text.text_table.read_texts`.
         """
@@ -86,7 +86,7 @@ class ImdbBytes(ByteSource):
 class DocumentBytes(ByteSource):
     """Documents, or pairs of documents, byte by byte.
 
-    They are a stand-in for Long Range Arena's Text where IMDB is unavailable.
+    They replace the texts of Long Range Arena if IMDB is unavailable.
 
     Args:
         documents (DocumentSource): The source of the documents.
@@ -112,6 +112,11 @@ def bytes_of(text: str, max_length: int) -> np.ndarray:
 
 
 def of_texts(rows: list[tuple[bytes, int]], max_length: int) -> Sequences:
-    """Return labelled texts as sequences of bytes, cut at ``max_length``."""
+    """Return texts with their classes as sequences of bytes, cut at ``max_length``.
+
+    Args:
+        rows: Pairs of the bytes of a text and its class.
+        max_length: Maximum number of bytes.
+    """
     return Sequences.of((np.frombuffer(text[:max_length], np.uint8) for text, _ in rows),
                         [label for _, label in rows])

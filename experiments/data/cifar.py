@@ -74,7 +74,8 @@ def _of_files(path: str, of_colours: Callable[[np.ndarray], np.ndarray], about: 
 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read the images of a file: their colours, uint8 ``[10000, 3, 1024]``, and their classes.
+    """Read a file of 10,000 images. Return their colours, uint8 ``[10000, 3, 1024]``, and their
+    classes.
 
     Raises:
         ValueError: The file is missing, has another length, or has an invalid label.

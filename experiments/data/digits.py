@@ -19,7 +19,7 @@ NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
 class DigitImages(SequenceSource):
     """1,797 images of 8 x 8 grey levels from 0 to 16, pixel by pixel in rows.
 
-    The images are a stand-in for Long Range Arena's Image where CIFAR-10 is unavailable.
+    The images replace those of Long Range Arena if CIFAR-10 is unavailable.
 
     Args:
         path (str, optional): Another file in scikit-learn's format, see :func:`read_digits`.
@@ -61,8 +61,8 @@ def split_digits(path: str | None = None) -> list[np.ndarray]:
 
 
 def read_digits(path: str | Path) -> np.ndarray:
-    """Return the rows of a digits file, int64 ``[num_images, 65]``. A row has the grey levels of an
-    image, followed by its class."""
+    """Read a digits file, and return its rows, int64 ``[num_images, 65]``. A row has the 64 grey
+    levels of an image, and then its class."""
     path = Path(str(path))
     with readable(f"'path' cannot be read: {path}",
                   "'path' must be a CSV file, gzipped if its name ends in .gz"):

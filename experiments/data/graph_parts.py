@@ -28,7 +28,8 @@ class GraphParts(NamedTuple):
         parts (dict): The graphs of ``train``, ``val`` and ``test``. A task on one graph has the
             same graph in all parts, with ``train_mask``, ``val_mask`` and ``test_mask``.
         level (str): ``'node'`` if each node has a target, or ``'graph'`` if each graph has one.
-        target (str): ``'classes'``, ``'labels'`` or ``'values'``.
+        target (str): ``'classes'``, ``'labels'`` (several yes-or-no labels) or ``'values'`` (real
+            numbers).
         classes (tuple of str, optional): The names of the classes; ``None`` if classes have no
             names.
     """
@@ -75,12 +76,12 @@ def graph_parts(about: str, graphs: dict[str, Sequence[Data]] | Sequence[Data],
                 target: Target | None = None, level: Level | None = None,
                 classes: tuple[str, ...] | None = None, seed: int = 0, split: int = 0
                 ) -> GraphParts:
-    """Check graphs, find out what kind of targets these graphs have, and divide the graphs into
-    parts.
+    """Check graphs, detect the kind of their targets, and divide the graphs into training,
+    validation and test parts.
 
-    Targets for nodes have a row for each node. Integers in one column are classes. In two
-    dimensions, columns of 0 and 1 are labels, and several columns may also contain NaN. All other
-    targets are values.
+    Targets for nodes have a row for each node. One column of integers has classes. A matrix of 0
+    and 1 has labels; if it has several columns, missing labels may be NaN. All other targets are
+    values.
 
     One graph is divided by its masks. Several graphs, or the nodes of a graph without masks, are
     divided at random, with 80 % for training.
@@ -170,7 +171,8 @@ def _mask(mask: Tensor, num_nodes: int, split: int, what: str) -> Tensor:
 
 
 def _checked(graph: Data, where: str) -> Data:
-    """Return a copy of ``graph`` with features ``x``, after checking each attribute separately."""
+    """Return a copy of a graph with features ``x``, or raise an error that begins with ``where`` if
+    an attribute is invalid."""
     graph = copy.copy(graph)
     num_nodes = graph.num_nodes
     if not num_nodes:
@@ -238,9 +240,9 @@ def _form(graph: Data, name: str) -> str:
 
 
 def _level_of(named: list[tuple[Data, str]]) -> Level:
-    """Return whether the nodes or the graphs have targets, as ``'node'`` or ``'graph'``.
+    """Return ``'node'`` if the nodes have targets, and ``'graph'`` if the graphs have targets.
 
-    The shape of ``y`` shows it, unless a graph has only one node.
+    The level follows from the shape of ``y``, unless every graph has only one node.
     """
     is_node = any(len(graph.y) == graph.num_nodes > 1 for graph, _ in named)
     return 'node' if is_node else 'graph'

@@ -97,7 +97,7 @@ def _of_pt(path: Path) -> list[Data]:
 
 
 class _Rows(NamedTuple):
-    """The rows of a CSV table, and the file and line of each row."""
+    """The rows of a CSV table, with the name of the file and the line of each row."""
 
     file: str
     rows: list[dict[str, Any]]
@@ -193,7 +193,13 @@ def _of_tables(about: str, tables: _Tables, target: Target | None, undirected: b
 
 
 def _rows_of_graphs(owners: _Rows, nodes: dict[str, _Rows], level: str) -> dict[str, list[int]]:
-    """Return the indices of the rows of targets of each graph, by the name of the graph."""
+    """Return which rows of a table have the targets of each graph, by the name of the graph.
+
+    Args:
+        owners: The table of targets: graphs.csv, or nodes.csv.
+        nodes: The nodes of each graph, by its name.
+        level: ``'graph'`` or ``'node'``.
+    """
     found: dict[str, list[int]] = {}
     for number, (row, place) in enumerate(zip(owners.rows, owners.where)):
         name = _graph_of(row)
@@ -214,8 +220,8 @@ def _rows_of_graphs(owners: _Rows, nodes: dict[str, _Rows], level: str) -> dict[
 
 def _targets(table: _Rows, target: Target | None, classes: Sequence[str] | None
              ) -> tuple[Tensor, tuple[str, ...] | None]:
-    """Return the labels of a table, as numbers of classes or as values, and the names of the
-    classes or None."""
+    """Return the targets in the column ``label`` of a table, as indices of classes or as values.
+    Also return the names of the classes, or ``None`` for values."""
     if target == 'labels':
         raise ValueError(f"{table.file}: 'target' must be 'classes' or 'values' for tables (got "
                          f"'labels'); save graphs with several labels as .pt")
@@ -241,8 +247,8 @@ def _targets(table: _Rows, target: Target | None, classes: Sequence[str] | None
 
 
 def _parts(table: _Rows) -> list[str] | None:
-    """Return the part of the data set that each row belongs to, or ``None`` if the table has no
-    column with parts."""
+    """Return the part of each row of a table (train, val or test), or ``None`` if the table has no
+    column ``part``."""
     given = [str(row.get('part', '')).strip() for row in table.rows]
     if not any(given):
         return None

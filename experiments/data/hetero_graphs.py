@@ -14,10 +14,10 @@ from experiments.data.batch import NO_LABEL
 def homogeneous(graph: HeteroData, node_type: str | None = None) -> Data:
     """Convert a heterogeneous graph to one graph of all nodes and edges.
 
-    The features of a node are the features of each type side by side, with zeros for other types,
-    followed by a 1 for the node's type. ``edge_attr`` is the number of the edge's type, int64
-    ``[num_edges, 1]``. Targets and masks are those of ``node_type``; nodes of other types have
-    none.
+    The features of all types of nodes have separate columns. A node has zeros in the columns of
+    other types. Further columns mark the type of a node by a 1. ``edge_attr`` is the index of the
+    edge's type, int64 ``[num_edges, 1]``. Only nodes of ``node_type`` have targets and count in
+    masks.
 
     Args:
         graph (HeteroData): The graph.

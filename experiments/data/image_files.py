@@ -100,8 +100,9 @@ class ImageFiles(SequenceSource):
         return LabelledSequences(images, labels, lambda place: str(inside[place]), str(folder))
 
     def _read_image(self, path: Path, sizes: dict[tuple[int, int], Path]) -> np.ndarray:
-        """Return the bytes of an image, and store its size in ``sizes``. All images must have the
-        size of the first image."""
+        """Return the bytes of an image. Raise an error if its size differs from the sizes in
+        ``sizes``, and otherwise add it there. ``sizes`` maps each size to the first image with this
+        size."""
         image = read_image(path, self.size, self.colour)
         sizes.setdefault(image.shape[:2], path)
         if len(sizes) > 1:

@@ -74,7 +74,8 @@ class ImageNet64(SequenceSource):
 
 
 def _stamps(folder: Path) -> list[list]:
-    """Return the name, size and time of each file in a folder, as JSON types."""
+    """Return the name, size and time of each file in a folder as JSON types, which show whether a
+    file has changed."""
     arrays = [path for part in BESIDE for path in sorted(folder.glob(f'{part}_data*.npz'))]
     pictures = [path for beside in BESIDE.values()
                 for path in listed(folder / beside, ('.png',)).files]
@@ -90,7 +91,8 @@ def _stamps_in(cache: Path) -> list[list] | None:
 
 
 def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
-    """Yield chunks of images, uint8 ``[num_images, 12288]`` in raster order."""
+    """Yield the images of a part of a release in chunks, uint8 ``[num_images, 12288]`` in raster
+    order."""
     arrays = sorted(folder.glob(f'{part}_data*.npz'))
     pictures = listed(folder / BESIDE[part], ('.png',)).files
     if not arrays and not pictures:

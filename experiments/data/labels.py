@@ -14,7 +14,8 @@ FOLDS = 10  # a missing part gets one of these folds
 
 
 def given_parts(path: str, val: str | None, test: str | None) -> dict[str, Path]:
-    """Return a dict of the given files or folders, by the name of the part of the data set."""
+    """Return the paths of the training, development and test part of a data set, by the name of the
+    part. Parts whose path is ``None`` are left out."""
     return {part: Path(name) for part, name in zip(PARTS, (path, val, test)) if name is not None}
 
 

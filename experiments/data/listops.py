@@ -120,7 +120,7 @@ class GeneratedListOps(SequenceSource):
                         f"widen this range")
 
     def _chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield chunks of random trees endlessly. A chunk depends on its number alone, not on the
+        """Yield chunks of random trees, endlessly. A chunk depends only on its number, not on the
         process that draws it."""
         workers = torch.get_num_threads()
         with ThreadPoolExecutor(workers) as pool:
@@ -137,8 +137,21 @@ class GeneratedListOps(SequenceSource):
 
 @jit()
 def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, max_args):
-    """Draw up to ``num_trees`` random trees, and return their tokens one after the other and the
-    start of each tree. After ``max_attempts``, there may be fewer trees."""
+    """Draw random trees whose length is between two limits, which are excluded.
+
+    Args:
+        rng: The random generator.
+        num_trees: Number of trees to draw.
+        max_attempts: Maximum number of drawn trees, those of other lengths included.
+        min_length: Lower limit of the number of tokens.
+        max_length: Upper limit of the number of tokens.
+        max_depth: Maximum depth of a tree.
+        max_args: Maximum number of arguments of an operator.
+
+    Returns:
+        The tokens of all trees one after the other, and the start of each tree. After
+        ``max_attempts`` there may be fewer trees than ``num_trees``.
+    """
     tokens = np.empty(num_trees * max_length, np.uint8)
     ptr = np.zeros(num_trees + 1, np.int64)
     kept = 0
@@ -155,8 +168,8 @@ def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, 
 
 @jit()
 def draw_tree(rng, tokens, max_depth, max_args):
-    """Write one random tree into ``tokens``, and return its length, or ``len(tokens)`` if the tree
-    does not fit."""
+    """Write a random tree into the array ``tokens``, and return its length. The length is
+    ``len(tokens)`` if the tree does not fit."""
     missing = np.zeros(max_depth + 1, np.int64)  # arguments of the open operator at each depth
     depth = length = 0
     while length < len(tokens):
@@ -249,7 +262,8 @@ def apply(operator, digits):
 
 
 def shares(trees: Sequences) -> dict[str, float]:
-    """Return the distributions of the lengths, depths, token kinds and values of trees."""
+    """Return the distributions of the lengths, depths, kinds of tokens and values of trees, as
+    fractions by name."""
     length = np.diff(trees.ptr)
     count = np.bincount(trees.tokens, minlength=len(SYMBOLS)) / len(trees.tokens)
     value = np.bincount(trees.label, minlength=10) / len(trees.label)

@@ -20,7 +20,8 @@ Glance = Callable[[np.ndarray], Hashable]
 def glance_accuracies(learn: Sequences, test: Sequences) -> dict[str, float]:
     """Return the accuracies of baselines that know only a few tokens of each tree.
 
-    Each guesses the most frequent value of the trees with the same few tokens.
+    A baseline guesses the most frequent value among the trees of ``learn`` in which these few
+    tokens are the same.
 
     Args:
         learn (Sequences): Trees in which values are counted.
@@ -59,8 +60,12 @@ def _first_argument(tree: np.ndarray) -> Hashable:
 
 
 def _digits_of_root(tree: np.ndarray) -> Hashable:
-    """Return a key of what the digits of the root of a tree reveal: its operator, the value of the
-    operator on those arguments that are digits, and the number of other arguments."""
+    """Return what a baseline knows if it reads only the root of a tree and the digits directly
+    below it, as a key of a dict.
+
+    The key is the operator of the root, its value on these digits, and the number of its other
+    arguments.
+    """
     is_operator = (tree >= MIN) & (tree < END)
     level = np.cumsum(is_operator.astype(np.int64) - (tree == END))
     digits = tree[(level == 1) & (tree < MIN)].astype(np.int64)

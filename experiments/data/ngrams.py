@@ -64,10 +64,15 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
 
 def _between_ends(sequences: Sequence[np.ndarray], order: int,
                   num_symbols: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two int arrays: all sequences one after the other, and the positions of their symbols
-    without the end symbols that are added between sequences.
+    """Join sequences in one array with end symbols between them.
 
-    Each sequence is padded by ``order`` end symbols.
+    Args:
+        sequences: The sequences.
+        order: Number of end symbols before and after each sequence.
+        num_symbols: Number of symbols, which is also the end symbol.
+
+    Returns:
+        The joined array, and the positions of its symbols that are not end symbols.
     """
     end = np.full(order, num_symbols, dtype=np.uint64)
     row = [end, *(part for sequence in sequences
@@ -79,10 +84,17 @@ def _between_ends(sequences: Sequence[np.ndarray], order: int,
 
 def _numbers(row: np.ndarray, places: np.ndarray, offsets: Sequence[int],
              base: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two uint64 arrays that encode the symbols around each position as one number.
+    """Encode the symbols around some positions as numbers.
 
-    The first encodes the symbols at ``offsets`` from the position, and the second also encodes the
-    symbol at the position.
+    Args:
+        row: The symbols, uint64.
+        places: The positions.
+        offsets: Where the symbols of the context are, relative to the position.
+        base: Number of different symbols, the end symbol included.
+
+    Returns:
+        Two uint64 arrays ``[len(places)]``: the number of the context, and the number of the
+        context together with the symbol at the position.
     """
     context = np.zeros(len(places), dtype=np.uint64)
     for distance in offsets:

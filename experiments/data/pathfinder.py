@@ -44,17 +44,18 @@ class Settings(NamedTuple):
 
     Attributes:
         size (int): Side of the square image.
-        padding (int): Width of its border, which segments avoid.
+        padding (int): Width of the border of the image, which dashes avoid.
         segment_length (int): Length of a dash.
         thickness (float): Thickness of a dash.
         margins (tuple): Candidates for half of the gap between dashes; each image draws one.
         disc_radius (float): Radius of the two discs.
         contour_length (int): Number of dashes of each of the two long contours.
         seed_distance (int): Distance between the starts of the two contours.
-        continuity (float): Straightness of contours.
+        continuity (float): Straightness of contours: with larger values, contours turn less from
+            dash to dash.
         distractor_length (int): Number of dashes of a distractor.
         num_distractors (int): Number of distractors.
-        contour_contrast (float): Contrast of contours; discs have 1.
+        contour_contrast (float): Contrast of the two long contours. The contrast of discs is 1.
         distractor_contrast (float): Contrast of distractors.
     """
 
@@ -145,8 +146,8 @@ class GeneratedPathfinder(SequenceSource):
         return {'image': image, 'label': label}
 
     def _chunks(self, number: int) -> Iterator[Drawings]:
-        """Yield chunks of random images. A chunk depends on its number alone, not on the process
-        that draws it."""
+        """Yield chunks of random images, ``number`` images in total. A chunk depends only on its
+        index, not on the process that draws it."""
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             yield from pool.map(lambda chunk: draw_images(
                 np.random.default_rng((self.seed, chunk)), IMAGES_AT_ONCE, SETTINGS[self.size]),
@@ -196,18 +197,21 @@ def draw_images(rng: np.random.Generator, number: int, settings: Settings) -> Dr
 
 
 class Dashes(NamedTuple):
-    """All possible dashes: a seed points along one of 360 angles, and every other dash ends at one
-    of a few positions around the end of the dash before it.
+    """All possible dashes. A contour begins with a seed, a dash that points along one of 360
+    angles. Every other dash ends at one of a few positions around the end of the dash before it.
 
     Attributes:
         margin (int): Half of the gap between dashes.
-        angle (np.ndarray): Their angles, float64 ``[num_dashes]``.
-        end (np.ndarray): The end positions relative to the pivot, int64 ``[num_ends, 2]``.
+        angle (np.ndarray): The angle of each dash, float64 ``[num_dashes]``: first the seeds, and
+            then the other dashes.
+        end (np.ndarray): The end positions relative to the pivot, the point at which a contour
+            turns, int64 ``[num_ends, 2]``.
         weight (np.ndarray): Weight of each free end position after each dash: the square of
             ``cos(min(continuity * turn, pi / 2))``, float64 ``[num_dashes, num_ends]``.
         ink (np.ndarray): Pixels around the start of a seed or the end of another dash, float32
             ``[num_dashes, width, width]``.
-        mask (np.ndarray): The room that each dash takes, shaped like ``ink``.
+        mask (np.ndarray): The room that each dash takes, which other dashes must not enter, of the
+            shape of ``ink``.
         room (np.ndarray): The pixels around a seed that must be free, bool
             ``[360, height, height]``.
         place (np.ndarray): Possible positions of the first contour's seed, int64
@@ -230,7 +234,7 @@ class Dashes(NamedTuple):
 
 @cache
 def draw_dashes(settings: Settings) -> Dashes:
-    """Return all dashes that contours can consist of, for settings that have one margin."""
+    """Return all dashes of which contours can consist. ``settings`` must have a single margin."""
     margin, = settings.margins
     step = settings.segment_length + margin
     around = np.deg2rad(np.arange(0, 360, 360 / (2 * step * np.pi)))
@@ -257,7 +261,13 @@ def draw_dashes(settings: Settings) -> Dashes:
 
 def _draw_dash(settings: Settings, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
     """Return two arrays for a dash that begins at the centre: the dash itself, and the room around
-    it that other dashes must not enter."""
+    it that other dashes must not enter.
+
+    Args:
+        settings: The sizes.
+        margin: Width of the room around the dash, in pixels.
+        angle: Direction of the dash, in radians.
+    """
     from PIL import Image, ImageDraw
     from scipy.ndimage import grey_dilation
 
@@ -299,7 +309,18 @@ def opposite(angle):
 
 @jit()
 def _draw_image(rng, settings, dashes, label, image, contour, disc):
-    """Draw one image into the given arrays, and return the number of attempts at its contours."""
+    """Draw one image of the task into the given arrays, and return the number of attempts at its
+    contours.
+
+    Args:
+        rng: The random generator.
+        settings: The sizes.
+        dashes: The dashes, from :func:`draw_dashes`.
+        label: 1 to put both discs on one contour, and 0 for different contours.
+        image: The grey levels, uint8 ``[size, size]``.
+        contour: The two contours alone, float32 ``[2, size, size]``.
+        disc: Row and column of each disc, int64 ``[2, 2]``.
+    """
     path = np.empty((2, settings.contour_length, 3), np.int64)  # index and position of each dash
     mask = empty_mask(settings)
     attempts = 1
@@ -331,7 +352,8 @@ def _draw_image(rng, settings, dashes, label, image, contour, disc):
 
 @jit()
 def empty_mask(settings):
-    """Return the mask of an image without dashes. Only its border is occupied."""
+    """Return the mask of an image without dashes, float32 ``[size, size]``. A mask is 1 where an
+    image is occupied, and 0 where it is free. Only the border is occupied."""
     mask = np.ones((settings.size, settings.size), np.float32)
     mask[settings.padding:-settings.padding, settings.padding:-settings.padding] = 0.
     return mask
@@ -339,8 +361,17 @@ def empty_mask(settings):
 
 @jit()
 def find_contours(rng, settings, dashes, mask, path):
-    """Find places for the two long contours, alternately dash by dash. Return whether there was
-    room."""
+    """Find places for the dashes of the two long contours, alternately dash by dash. Return whether
+    there was room.
+
+    Args:
+        rng: The random generator.
+        settings: The sizes.
+        dashes: The dashes.
+        mask: The mask of the image, which is updated.
+        path: The index, row and column of each dash, int64 ``[2, contour_length, 3]``, which is
+            written.
+    """
     pivot = np.empty((2, 2), np.int64)
     if not (find_first_seed(rng, settings, dashes, pivot[0], path[0, 0])
             and find_second_seed(rng, settings, dashes, path[0, 0], pivot[1], path[1, 0])):
@@ -356,7 +387,8 @@ def find_contours(rng, settings, dashes, mask, path):
 
 @jit()
 def find_distractor(rng, settings, dashes, mask, path):
-    """Find a place for a distractor, a short contour. Return whether there was room."""
+    """Find places for the dashes of a distractor, a short contour. Return whether there was room.
+    Arguments are as in :func:`find_contours`, with a ``path`` ``[distractor_length, 3]``."""
     pivot = np.empty(2, np.int64)
     if not find_seed(rng, settings, dashes, mask, pivot, path[0]):
         return False
@@ -369,7 +401,16 @@ def find_distractor(rng, settings, dashes, mask, path):
 
 @jit()
 def find_first_seed(rng, settings, dashes, pivot, seed):
-    """Find a random seed, the start of a contour, in the middle of an empty image."""
+    """Find a random seed, the first dash of a contour, in the middle of an empty image. Return
+    whether there was room.
+
+    Args:
+        rng: The random generator.
+        settings: The sizes.
+        dashes: The dashes.
+        pivot: The point at which the contour can turn next, int64 ``[2]``, which is written.
+        seed: Index, row and column of the seed, int64 ``[3]``, which is written.
+    """
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         if dashes.num_places[number] == 0:
@@ -382,7 +423,9 @@ def find_first_seed(rng, settings, dashes, pivot, seed):
 
 @jit()
 def find_second_seed(rng, settings, dashes, first, pivot, seed):
-    """Find a random seed of the second contour at a given distance from the seed of the first."""
+    """Find a random seed of the second contour, at a given distance from ``first``, the seed of the
+    first contour. Return whether there was room. Other arguments are as in
+    :func:`find_first_seed`."""
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         towards = np.deg2rad(rng.integers(0, 360))
@@ -395,7 +438,8 @@ def find_second_seed(rng, settings, dashes, first, pivot, seed):
 
 @jit()
 def find_seed(rng, settings, dashes, mask, pivot, seed):
-    """Find a random seed of a contour anywhere in the image where there is enough room."""
+    """Find a random seed of a contour anywhere in the image where there is room. Return whether
+    there was room. Arguments are as in :func:`find_first_seed`, with the ``mask`` of the image."""
     if (mask <= FREE).sum() < MIN_FREE_SHARE * mask.size:
         return False
     places = np.empty((mask.size, 2), np.int64)
@@ -412,8 +456,9 @@ def find_seed(rng, settings, dashes, mask, pivot, seed):
 
 @jit()
 def begin(settings, dashes, number, y, x, pivot, seed):
-    """Put the seed of a contour at a position. Return whether the seed and its pivot are inside the
-    image."""
+    """Put a seed at row y and column x. Return whether the seed and the point where the contour
+    turns are inside the image. ``number`` is the index of the seed; other arguments are as in
+    :func:`find_first_seed`."""
     angle, length = dashes.angle[number], settings.segment_length
     end = moved(y, x, angle, length)
     pivot[0], pivot[1] = moved(end[0], end[1], opposite(angle), length + dashes.margin)
@@ -425,8 +470,20 @@ def begin(settings, dashes, number, y, x, pivot, seed):
 @jit()
 def find_dash(rng, settings, dashes, mask, pivot, path):
     """Continue a contour by a dash, and mark the room of the dash before it as occupied. Return
-    whether there was room. The position is drawn in proportion to its weight times its free
-    fraction."""
+    whether there was room.
+
+    The position of the dash is drawn in proportion to its weight times the free fraction of its
+    surroundings.
+
+    Args:
+        rng: The random generator.
+        settings: The sizes.
+        dashes: The dashes.
+        mask: The mask of the image, which is updated.
+        pivot: The point at which the contour turns, int64 ``[2]``, which is updated.
+        path: Index, row and column of the dash before and of the new dash, int64 ``[2, 3]``. The
+            second row is written.
+    """
     last = path[0, 0]
     pivot_y, pivot_x = moved(pivot[0], pivot[1], dashes.angle[last],
                              settings.segment_length + 2 * dashes.margin)
@@ -452,14 +509,16 @@ def find_dash(rng, settings, dashes, mask, pivot, path):
 
 @jit()
 def draw_path(canvas, dashes, path, contrast):
-    """Draw the dashes of a contour onto an image."""
+    """Draw the dashes of a contour onto an image, ``canvas``. ``path`` has the index, row and
+    column of each dash."""
     for i in range(len(path)):
         stamp(canvas, dashes.ink[path[i, 0]], path[i, 1], path[i, 2], contrast)
 
 
 @jit()
 def take_room(mask, dashes, dash):
-    """Mark the room of a dash as occupied in the mask of an image."""
+    """Mark the room of a dash as occupied in the mask of an image. ``dash`` is the index, row and
+    column of the dash."""
     stamp(mask, dashes.mask[dash[0]], dash[1], dash[2], 1.)
 
 
@@ -472,9 +531,14 @@ def moved(y, x, angle, distance):
 
 @jit()
 def find_room(mask, room, border, places):
-    """Write the positions where a seed with this room fits, and return their number. As in the
-    published generator, there are none if all of the room would be outside the image in a
-    corner."""
+    """Find the positions where a seed fits, write them into ``places``, and return their number.
+
+    Args:
+        mask: The mask of the image.
+        room: The pixels around the seed that must be free, bool ``[height, height]``.
+        border: Number of pixels that the room must be away from the edge of the image.
+        places: The rows and columns that are found, int64 ``[size ** 2, 2]``.
+    """
     reach, number = len(room) // 2, 0
     if not (room[reach:, reach:].any() and room[reach:, :reach + 1].any()
             and room[:reach + 1, reach:].any() and room[:reach + 1, :reach + 1].any()):
@@ -489,8 +553,8 @@ def find_room(mask, room, border, places):
 
 @jit()
 def has_room(mask, room, border, y, x):
-    """Return whether all of the room of a seed at (y, x) is free and away from the edge of the
-    image."""
+    """Return whether all of the room of a seed at (y, x) is free and at least ``border`` pixels
+    away from the edge of the image. Arguments are as in :func:`find_room`."""
     size, reach = len(mask), len(room) // 2
     for i in range(len(room)):
         for j in range(len(room)):
@@ -505,7 +569,7 @@ def has_room(mask, room, border, y, x):
 
 @jit()
 def nearby(mask, y, x, radius):
-    """Return the largest value of the mask within ``radius`` of (y, x)."""
+    """Return the largest value of a mask within ``radius`` pixels of (y, x)."""
     greatest = 0.
     for i in range(max(0, y - radius), min(len(mask), y + radius + 1)):
         for j in range(max(0, x - radius), min(len(mask), x + radius + 1)):
@@ -516,7 +580,8 @@ def nearby(mask, y, x, radius):
 
 @jit()
 def overlap(mask, patch, y, x):
-    """Return the largest sum of the mask and a patch whose centre is at (y, x)."""
+    """Return the largest sum of a mask and a patch, a small square array that is laid over the mask
+    with its centre at (y, x)."""
     greatest, reach = 0., len(patch) // 2
     for i in range(max(0, reach - y), min(len(patch), len(mask) + reach - y)):
         for j in range(max(0, reach - x), min(len(patch), len(mask) + reach - x)):
@@ -526,8 +591,8 @@ def overlap(mask, patch, y, x):
 
 @jit()
 def stamp(canvas, patch, y, x, contrast):
-    """Draw a patch whose centre is at (y, x) onto an image. Where both have values, the lighter
-    pixel remains."""
+    """Draw a patch onto an image. The patch is a small square array with its centre at (y, x), and
+    is multiplied by ``contrast``. Where the image already has a value, the larger value remains."""
     reach = len(patch) // 2
     for i in range(max(0, reach - y), min(len(patch), len(canvas) + reach - y)):
         for j in range(max(0, reach - x), min(len(patch), len(canvas) + reach - x)):

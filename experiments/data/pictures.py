@@ -22,10 +22,10 @@ NAMES = ('china.jpg', 'flower.jpg')
 class PicturePieces(SequenceSource):
     """Square pieces of scikit-learn's two photographs, as red, green and blue, pixel by pixel.
 
-    The pieces are a stand-in for CIFAR-10 and ImageNet where those are unavailable.
+    The pieces replace CIFAR-10 and ImageNet if these are unavailable.
 
     Pieces do not overlap. Of every ten columns of pieces, the eighth and ninth are for testing, and
-    the tenth is for development. Thus no part contains all neighbours of another part.
+    the tenth is for development. So no piece of one part is surrounded by pieces of another part.
 
     Args:
         side (int): Pixels of a piece along each side.

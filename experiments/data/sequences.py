@@ -38,7 +38,7 @@ class Sequences(NamedTuple):
         return self.num_sequences // max(1, len(self.label))
 
     def sequence(self, number: int) -> np.ndarray:
-        """Return the tokens of the sequence with this index, ``[length]``."""
+        """Return the tokens of the sequence with index ``number``, ``[length]``."""
         return self.tokens[self.ptr[number]:self.ptr[number + 1]]
 
     def take(self, examples: np.ndarray) -> Sequences:
@@ -49,14 +49,16 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Iterable[np.ndarray], label: Iterable[int]) -> Sequences:
-        """Concatenate arrays ``[length]`` of the same dtype, one for each sequence."""
+        """Return some arrays of ids, ``[length]`` each, as Sequences with the given labels. All
+        arrays have the same dtype."""
         sequences = [np.zeros(0, np.uint8), *sequences]
         ptr = np.cumsum([len(sequence) for sequence in sequences])
         return cls(np.concatenate(sequences), ptr, np.asarray(label, dtype=np.int64))
 
     @classmethod
     def of_equal_length(cls, tokens: np.ndarray, label: np.ndarray) -> Sequences:
-        """Return the rows of a matrix ``[num_sequences, length]`` as sequences."""
+        """Return the rows of a matrix ``[num_sequences, length]`` as Sequences with the given
+        labels."""
         ptr = np.arange(len(tokens) + 1) * tokens.shape[1]
         return cls(tokens.reshape(-1), ptr, label.astype(np.int64))
 
@@ -113,7 +115,7 @@ class SequenceSource(ABC):
 
 
 class LabelledSequences(NamedTuple):
-    """The labelled examples in a file, before the examples are divided into parts.
+    """The labelled sequences of one file, before they are divided into parts.
 
     Attributes:
         sequences (list of np.ndarray): Arrays of ids, ``[length]`` each.
@@ -130,10 +132,18 @@ class LabelledSequences(NamedTuple):
 
 def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
             classes: list[str] | None, seed: int) -> SequenceData:
-    """Return the examples divided into three parts, with their classes as numbers.
+    """Divide labelled sequences into training, development and test parts, and replace labels by
+    indices of classes.
 
     A part that is missing gets a tenth of the training part, see
     :func:`experiments.data.labels.stratified`.
+
+    Args:
+        about: A short description of the data.
+        parts: The sequences of ``train``, and of ``dev`` and ``test`` if they were given.
+        num_tokens: Number of different symbols.
+        classes: The names of the classes in order; if ``None``, the labels of the training part.
+        seed: Seed of the division.
 
     Raises:
         ValueError: A label is not a class, or there are too few examples to divide.

@@ -77,8 +77,8 @@ def _bytes(text: str, max_length: int) -> np.ndarray:
 class DocumentPairs(ByteSource):
     """Pairs of documents. The task is to tell whether both have the same class.
 
-    The pairs are a stand-in for Long Range Arena's Retrieval where the papers of the ACL Anthology
-    are unavailable.
+    The pairs replace Long Range Arena's task Retrieval if the papers of the ACL Anthology are
+    unavailable.
 
     Every document is the first of ``pairs_each`` pairs. The second document is drawn from the same
     part. With equal probability, it has the same class or another class.

@@ -62,7 +62,7 @@ def token_rows(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
 
 
 def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
-    """Return ``tokens``, or raise an error if an id is out of range.
+    """Return token ids unchanged, or raise an error if an id is negative or too large.
 
     Raises:
         ValueError: An id is negative or too large; the message begins with ``where``.

@@ -63,8 +63,13 @@ def readable(what: str, advice: str = '') -> Iterator[None]:
 
 
 def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:
-    """Print one line that says how much was read from a file or folder, and how much was left out
-    for each reason."""
+    """Print one line that says what was read from a file or folder, and what was left out.
+
+    Args:
+        where: The file or folder.
+        read: What was read, such as '3 rows'.
+        left_out: How much was left out, by reason.
+    """
     others = ', '.join(f'{reason}: {count:,}' for reason, count in left_out.items() if count)
     line = f'{where}: {read}{f"; left out: {others}" if others else ""}'
     # names may have characters that the terminal's encoding lacks
@@ -73,7 +78,12 @@ def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:
 
 
 def number_of(what: str, number: int) -> str:
-    """Return a number followed by its noun, as text, such as '2 files' or '1 file'."""
+    """Return a number with its noun in the singular or plural, such as '1 file' or '2 files'.
+
+    Args:
+        what: The noun in the singular.
+        number: The number.
+    """
     return f'{number:,} {what}{"s" * (number != 1)}'
 
 

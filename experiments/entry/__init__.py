@@ -15,7 +15,7 @@ ROOT = HERE if (HERE / 'experiments').is_dir() else HERE.parent.parent
 
 
 def main() -> None:
-    """Run this process's command line.
+    """Run the command ``graphattn`` with the command line of this process.
 
     The packages ``experiments`` and ``analysis`` are put on the path of this process and of its
     children.

@@ -24,7 +24,8 @@ Decay = Literal['cosine', 'linear', 'rsqrt', 'one-cycle']
 
 
 class Training(L.LightningModule):
-    r"""Training by AdamW, with warm-up and decay of the rate, and a penalty of learned masks.
+    r"""Base class of all trainings: AdamW with a warm-up and a decay of the learning rate, and a
+    penalty on learned masks.
 
     .. math:: \mathcal{L} + \lambda \lVert M \rVert_1
 
@@ -116,9 +117,14 @@ class Training(L.LightningModule):
 
     def log_means(self, values: dict[str, Tensor], weight: int | Tensor, *,
                   prog_bar: bool = False) -> None:
-        """Log the means over ``weight`` examples of a batch.
+        """Log values that are means over ``weight`` examples of a batch.
 
-        Lightning averages these means over the epoch and over all processes.
+        Lightning averages the values over the epoch and over all processes, weighted by ``weight``.
+
+        Args:
+            values: The means by name.
+            weight: Number of examples.
+            prog_bar: Whether to show the values in the progress bar.
         """
         # Lightning divides by the mean of the processes' weights. If weights are integers, it
         # rounds this mean.
@@ -127,7 +133,12 @@ class Training(L.LightningModule):
                       batch_size=exact)
 
     def mask_penalty(self, graphs: list[BipartiteGraph | PairMask]) -> Tensor | float:
-        """Return the penalty of the learned masks in a forward pass; 0 without learned masks."""
+        """Return the penalty on the learned masks that were used in a forward pass; 0 without
+        learned masks.
+
+        Args:
+            graphs: The graph or soft mask of each layer.
+        """
         masks = {id(graph): graph for graph in graphs if isinstance(graph, PairMask | MaskGraph)}
         if self.mask_weight == 0.:
             return 0.
@@ -196,7 +207,14 @@ class Training(L.LightningModule):
 
 
 def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
-    """Return the learning rate at ``step`` of ``total`` steps, as a fraction of its peak."""
+    """Return the learning rate in a training step as a fraction of its peak.
+
+    Args:
+        step: Number of the step.
+        total: Number of steps of the training.
+        warmup: Fraction of the steps in which the rate rises.
+        decay: The decay, as in :class:`Training`.
+    """
     rise = max(1, round(warmup * total))
     if step < rise:
         return (step + 1) / rise

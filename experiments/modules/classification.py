@@ -80,7 +80,8 @@ class Classification(Training):
 
     def evaluate(self, batch: TokenBatch,
                  stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Return the loss of a batch and the graphs of its attention, and log the metrics."""
+        """Compute the loss of a batch and log the metrics. Return the loss and the graph of each
+        layer."""
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
         num_labels = (batch.label != NO_LABEL).sum()
         loss = F.cross_entropy(logits, batch.label, reduction='sum') / num_labels.clamp(min=1)
@@ -89,8 +90,15 @@ class Classification(Training):
 
     def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
                  graphs: list[BipartiteGraph | PairMask]) -> None:
-        """Log the loss, the metrics and the densities of a batch. ``stage`` is train, val or
-        test."""
+        """Log the loss, the accuracy and the densities of the graphs for a batch.
+
+        Args:
+            stage: 'train', 'val' or 'test'.
+            batch: The batch.
+            loss: The loss.
+            logits: The logits of the examples.
+            graphs: The graph of each layer.
+        """
         num_labels = (batch.label != NO_LABEL).sum()
         is_right = logits.argmax(dim=-1) == batch.label
         accuracy = is_right.sum().float() / num_labels.clamp(min=1)

@@ -9,7 +9,7 @@ from graphattn.graphs import PairMask
 
 
 def densities(graphs: list[BipartiteGraph | PairMask], num_sequences: int) -> dict[str, Tensor]:
-    """Return a dict of the mean density of each head of each layer.
+    """Return the mean density of each head of each layer, by names such as ``layer0/head1``.
 
     A graph that several layers share is reported once, and so is a graph that all heads share.
 

@@ -16,7 +16,8 @@ from graphattn.models import CausalLanguageModel
 
 
 class DensityEstimation(Classification):
-    r"""Training by the cross-entropy of every symbol of a sequence, the first included.
+    r"""Training of a model to predict every symbol of a sequence from the symbols before it, by
+    cross-entropy.
 
     The loss is logged in nats, and in bits per symbol ("bits/dim"):
 

@@ -25,11 +25,9 @@ STAGES = ('val', 'test')
 class DocumentClassification(Classification):
     """Training of a classifier of documents by cross-entropy.
 
-    Accuracy, micro F1 and macro F1 are computed over all documents of a part.
-
-    Metrics are computed on the whole part, not averaged over batches or processes. With one label
-    per document, micro F1 equals the accuracy. Macro F1 is the mean over the classes. Diffuser's
-    Table S.3 does not say which "average F1" it reports.
+    Accuracy, micro F1 and macro F1 are computed over all documents of a part, not averaged over
+    batches or processes. With one label per document, micro F1 equals the accuracy. Macro F1 is the
+    mean over the classes. Diffuser's Table S.3 does not say which "average F1" it reports.
 
     After the training, ``dev.json`` in the run's folder contains the development metrics of the
     last and the best epoch. The last epoch is tested, so that nothing is chosen on the reported
@@ -96,8 +94,8 @@ class DocumentClassification(Classification):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
-    """Return the accuracy and the F1 scores. Macro F1 is the mean over classes that occur in labels
-    or predictions."""
+    """Return the metrics of a classifier with ``num_classes`` classes: accuracy, micro F1 and macro
+    F1. Macro F1 is the mean over classes that occur in labels or predictions."""
     return MetricCollection({
         'accuracy': MulticlassAccuracy(num_classes, average='micro'),
         'micro_f1': MulticlassF1Score(num_classes, average='micro'),

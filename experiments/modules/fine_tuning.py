@@ -37,7 +37,8 @@ LAST, BEST = 'last epoch', 'best epoch, chosen on these sets'
 
 
 class FineTuning(Training):
-    """Fine-tuning by BERT's recipe, with cross-entropy, or with the mean squared error of a score.
+    """Fine-tuning of a pre-trained model on a GLUE task by BERT's recipe. The loss is the
+    cross-entropy of classes, or the mean squared error of a score.
 
     The metrics of each development set are logged after every epoch. After the training,
     ``dev.json`` in the run's folder contains the metrics of the last and the best epoch. The best

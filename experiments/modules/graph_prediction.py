@@ -117,7 +117,8 @@ class GraphPrediction(Training):
 
     def evaluate(self, batch: Data, stage: str
                  ) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Return the loss of a batch and the graphs of its attention, and update the metrics."""
+        """Compute the loss of a batch and update the metrics of a stage. Return the loss and the
+        graph of each layer."""
         out, graphs = self.model(batch, return_graphs=True)
         out, y = _counted(batch, stage, out, self.target)
         loss = self.loss(out, y)
@@ -133,6 +134,10 @@ class GraphPrediction(Training):
         are not missing.
 
         The loss is 0 if all targets are missing.
+
+        Args:
+            out: The outputs.
+            y: The targets.
         """
         is_given = _is_given(y)
         out, y = out[is_given], y[is_given]
@@ -169,9 +174,15 @@ class GraphPrediction(Training):
 
 
 def _counted(batch: Data, stage: str, out: Tensor, target: Target) -> tuple[Tensor, Tensor]:
-    """Return the outputs and the targets of those nodes or graphs that count in a stage.
+    """Return the outputs and the targets of the nodes or graphs that count in a stage.
 
     Classes are int64 ``[num_examples]``, and labels or values are ``[num_examples, out_channels]``.
+
+    Args:
+        batch: The batch.
+        stage: ``'train'``, ``'val'`` or ``'test'``.
+        out: The outputs of all nodes or graphs.
+        target: The kind of targets.
     """
     y = batch.y
     is_class = target == 'classes'
@@ -192,9 +203,10 @@ def _is_given(y: Tensor) -> Tensor:
 
 
 def _or_missing(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return outputs and targets, or, if there are none, an output with a missing target.
+    """Return outputs and targets unchanged. If there are none, return one output with a missing
+    target.
 
-    Each process must update its metrics.
+    The reason is that each process must update its metrics, even if none of its nodes count.
     """
     if len(y):
         return out, y
@@ -244,9 +256,10 @@ class _MeanAbsoluteError(MeanAbsoluteError):
 
 
 class _OverLabels(Metric):
-    """The mean of a metric over all labels that have examples of both classes.
+    """The mean of a metric over labels. Labels whose examples all have the same class are left out.
 
-    NaN marks a missing label."""
+    NaN marks an example without this label.
+    """
 
     def __init__(self, kind: type[Metric], num_labels: int):
         super().__init__()

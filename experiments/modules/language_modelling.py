@@ -18,7 +18,8 @@ from graphattn.graphs import PairMask
 
 
 class LanguageModelling(Training):
-    r"""Training by the losses of masked tokens and next sentences, and the penalty of masks.
+    r"""Training of a model to predict masked tokens and next sentences, with a penalty on learned
+    masks.
 
     .. math:: \mathcal{L}_\mathrm{MLM} + \mathcal{L}_\mathrm{NSP} + \lambda \lVert M \rVert_1
 
@@ -101,6 +102,12 @@ class LanguageModelling(Training):
         """Return the cross-entropy of a task, and log it together with the accuracy under ``name``.
 
         The loss is 0 if there is nothing to predict.
+
+        Args:
+            name: Name of the task in the log.
+            logits: Logits ``[num_targets, classes]``.
+            target: Right classes, int64 ``[num_targets]``.
+            size: Number of sequences of the batch.
         """
         loss = F.cross_entropy(logits, target, reduction='sum') / max(1, size)
         accuracy = (logits.argmax(dim=-1) == target).sum().float() / max(1, size)

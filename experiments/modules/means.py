@@ -10,7 +10,8 @@ from torchmetrics import MeanMetric
 
 
 class Means:
-    """Weighted means of metrics by name. A NaN makes the mean of its metric NaN."""
+    """Weighted means of metrics over an evaluation. If a value is NaN, the mean of its metric is
+    NaN."""
 
     def __init__(self):
         self._means: dict[str, MeanMetric] = {}

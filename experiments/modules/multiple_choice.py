@@ -25,7 +25,7 @@ from graphattn.models import MultipleChoiceModel
 class MultipleChoice(Training):
     """Training of a multiple-choice model by cross-entropy.
 
-    A question's choices are compared with each other. The accuracy is logged.
+    The classes of the cross-entropy are the choices of a question. The accuracy is logged.
 
     Args:
         model (nn.Module): A :class:`graphattn.models.MultipleChoiceModel`.

@@ -33,11 +33,11 @@ from graphattn.utils.files import write_whole
 
 
 class Answered(NamedTuple):
-    """The answer of a model to one question: the best answers with their scores, the margin, and
-    the scores of two predictions.
+    """The answer of a model to one question, and how good it is.
 
-    The margin is the score of no answer minus the score of the best answer. The two predictions are
-    the best answer and no answer; ``scores`` and ``scores_of_none`` are their exact match and F1.
+    ``best`` has the best answers with their scores. ``margin`` is the score of 'no answer' minus
+    the score of the best answer. ``scores`` are exact match and F1 if the best answer is predicted,
+    and ``scores_of_none`` are the same if no answer is predicted.
     """
 
     id: str
@@ -49,7 +49,8 @@ class Answered(NamedTuple):
 
 
 class QuestionAnswering(Training):
-    r"""Training of a model that finds answers, by the cross-entropy of their start and end.
+    r"""Training of a model that marks the first and the last token of an answer in a text, by
+    cross-entropy.
 
     Exact match and F1 of the predictions are logged. The loss of a window is
 
@@ -194,8 +195,8 @@ class QuestionAnswering(Training):
         return self.may_have_none and row.margin > float(self.threshold)
 
     def _log(self, stage: str, answered: list[Answered]) -> None:
-        """Log the metrics of the answered questions of all processes, and reset the list of
-        answers."""
+        """Log the metrics of a stage, given the answered questions of all processes, and forget
+        these questions."""
         scores = np.array([row.scores_of_none if self._says_none(row) else row.scores
                            for row in answered]).reshape(-1, 2)
         has_answer = np.array([row.has_answer for row in answered], dtype=bool)
@@ -211,8 +212,12 @@ class QuestionAnswering(Training):
 
 
 def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
-    """Return the negative log-probability of all answers, averaged over windows and over start and
-    end."""
+    """Return the loss of :class:`QuestionAnswering`, averaged over windows.
+
+    Args:
+        logits: Logits of the first and the last token of an answer, ``[num_tokens, 2]``.
+        batch: The batch with the right answers.
+    """
     # The loss is computed in float32, as torch's cross-entropy is under autocast.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     is_answer = torch.zeros_like(logits, dtype=torch.bool)
@@ -229,8 +234,8 @@ def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
 
 
 def best_threshold(answered: list[Answered]) -> float:
-    """Return the largest margin at which an answer is predicted, such that the mean F1 is best.
-    Above this margin, no answer is predicted."""
+    """Return the threshold with the best mean F1. An answer is predicted if its margin is at most
+    the threshold, and otherwise no answer."""
     rows = sorted(answered, key=lambda row: row.margin)
     gain = np.cumsum([0., *(row.scores[1] - row.scores_of_none[1] for row in rows)])
     margins = np.array([-math.inf, *(row.margin for row in rows)])

@@ -13,7 +13,8 @@ from graphattn.models import CausalLanguageModel
 
 
 class SelfPretraining(Classification):
-    r"""Training by the cross-entropy of next tokens, on the inputs of a task without its labels.
+    r"""Training of a model to predict the next token of the inputs of a task, by cross-entropy. The
+    labels of the task are not used.
 
     .. math:: -\frac{1}{|I|} \sum_{i \in I} \log p(t_{i+1} \mid t_1, ..., t_i)
 

@@ -16,9 +16,8 @@ from graphattn.sources import PatternSource
 
 def graph_of_questions(encoder: Encoder, tokens: Tensor, ptr: Tensor, num_asked: Tensor, *,
                        is_global: bool, links_equal: bool) -> BipartiteGraph | None:
-    """Return the graph of the encoder's pattern with additional edges of the questions.
-
-    ``None`` if no edges are requested.
+    """Return the graph of the encoder's pattern with additional edges for questions, or ``None`` if
+    no such edges are requested.
 
     Args:
         encoder (Encoder): The encoder, whose layers share a source.
@@ -56,17 +55,15 @@ def _equal_tokens(tokens: Tensor, ptr: Tensor, num_asked: Tensor) -> BipartiteGr
 
 
 def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
-    """Return the ``segments`` to pass to an encoder, or None if the encoder has no segments.
-
-    ``None`` if the encoder has a single segment, like RoBERTa.
-    """
+    """Return the ``segments`` that an encoder needs as input, or ``None`` if it has a single
+    segment, like RoBERTa."""
     known = 0 if encoder.segment_embedding is None else encoder.segment_embedding.num_embeddings
     return segments if known > 1 else None
 
 
 def check_shares_a_pattern(encoder: Encoder, option: str) -> None:
-    """Raise an error unless all heads of an encoder share one pattern, to which ``option`` adds
-    edges.
+    """Raise an error unless all heads and layers of an encoder share one pattern, which ``option``
+    requires because it adds edges to the pattern.
 
     Raises:
         ValueError: The layers do not share a single pattern for all heads.

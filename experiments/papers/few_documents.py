@@ -18,7 +18,8 @@ SOURCES = {
 
 
 def few_documents() -> Iterator[tuple[str, Document]]:
-    """Yield the package and the sentences of some docstrings. No sentence is repeated."""
+    """Yield some docstrings of installed packages, each as the name of the package and its
+    sentences. No sentence is repeated."""
     return distinct((package, english_sentences(text)) for package, path in _files()
                     for text in docstrings(path))
 

@@ -75,7 +75,14 @@ def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, pane
 
 def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4., 4.),
               **options) -> tuple[Figure, Sequence[Axes]]:
-    """Return a figure and its axes: a panel of ``size`` for each name, with room for a legend."""
+    """Return a new figure with a panel for each name, and the axes of the panels. There is room for
+    a legend.
+
+    Args:
+        names: Titles of the panels.
+        title: Title of the figure.
+        size: Width and height of a panel, in inches.
+    """
     width = max(8., size[0] * len(names) + 2.2)  # titles are wide
     figure = Figure(figsize=(width, size[1]), layout='constrained')
     panels = figure.subplots(1, len(names), squeeze=False, **options)[0]
@@ -87,7 +94,8 @@ def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4.,
 
 
 def plot(axes: Axes, rows: list[dict], x: str, column: str, **style) -> None:
-    """Draw the values of ``column`` over the column ``x``, with deviations where they are known."""
+    """Draw a curve of the values of ``column`` over the column ``x``, with error bars where
+    deviations are known."""
     rows = [row for row in rows if row.get(column) is not None]
     axes.errorbar([row[x] for row in rows], [row[column] for row in rows],
                   *([row.get(spread_of(name)) or 0. for row in rows] for name in (column, x)),
@@ -104,8 +112,8 @@ def history(run: Path, column: str) -> tuple[list[int], list[float]]:
 
 def plot_histories(axes: Axes, runs: Sequence[Path], column: str, factor: float = 1.,
                    label: str | None = None, **style) -> None:
-    """Draw a curve of a metric over training steps for each run. Only the first curve has the
-    label."""
+    """Draw a curve over training steps for each run, with the values of ``column`` of its metrics,
+    multiplied by ``factor``. Only the first curve has the label."""
     for number, run in enumerate(runs):
         steps, values = history(run, column)
         axes.plot(steps, [factor * value for value in values],

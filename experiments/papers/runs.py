@@ -51,22 +51,27 @@ class Runs:
 
 
 def config_options(*configs: Path | str) -> list[str]:
-    """Return command-line options for configs, which are files or JSON. Later configs override
-    earlier configs."""
+    """Return command-line options that name configs, which are files or JSON text. Later configs
+    override earlier configs."""
     return [part for config in configs for part in ('--config', str(config))]
 
 
 def at_scale(folder: Path, scale: ScaleName, name: str) -> tuple[Path, ...]:
-    """Return the config files for a scale of studies, such as ``'small'``.
+    """Return the config files of a study at a scale, such as ``'small'``. At the scale smoke, a
+    second file may change the config ``small``.
 
-    If there is a config of smoke tests, it contains only the changes of the config ``small``.
+    Args:
+        folder: The folder of configs, with a folder for each scale.
+        scale: The scale.
+        name: Name of the config file.
     """
     scales = ('small', 'smoke') if scale == 'smoke' else (scale,)
     return tuple(path for one in scales if (path := folder / one / name).exists())
 
 
 def pattern_source(pattern: Pattern | str | Sequence[Pattern | str], **arguments) -> dict:
-    """Return the config of a source with one pattern, or with a pattern for each head."""
+    """Return the config of a PatternSource with one pattern for all heads, or with a pattern for
+    each head. ``arguments`` are further arguments of the source."""
     said = list(map(str, pattern)) if isinstance(pattern, list | tuple) else str(pattern)
     return {'class_path': 'graphattn.sources.PatternSource',
             'init_args': {'pattern': said, **arguments}}
@@ -74,7 +79,8 @@ def pattern_source(pattern: Pattern | str | Sequence[Pattern | str], **arguments
 
 def over_seeds(runs: Iterable[Path],
                metrics: dict[str, tuple[str, float]]) -> dict[str, float | None]:
-    """Return means and deviations of the test metrics, and the mean density of all heads.
+    """Return the means and deviations of test metrics over runs, and the mean density of all heads,
+    as columns of a table.
 
     Args:
         runs (iterable of Path): Trainings that differ in the seed.
@@ -91,7 +97,7 @@ def over_seeds(runs: Iterable[Path],
 
 def mean_and_spread(column: str, values: Sequence[float],
                     name: str | None = None) -> dict[str, float | None]:
-    """Return the mean and the deviation over seeds, as two columns of a table.
+    """Return the mean and the standard deviation of some values, as two columns of a table.
 
     Args:
         column (str): Column of the mean.
@@ -110,7 +116,14 @@ def spread_of(column: str) -> str:
 
 def chosen(what: str, asked: Sequence[str], known: Iterable[str],
            between: str = ', ', at: str = '') -> tuple[str, ...]:
-    """Return the requested names, or raise an error if a name is unknown.
+    """Return the requested names as a tuple, after checking that all are known.
+
+    Args:
+        what: Name of the command-line option, for the message.
+        asked: The requested names.
+        known: The known names.
+        between: Separator of the names in the message.
+        at: Text after the known names in the message.
 
     Raises:
         ValueError: A name is unknown; the message names the argument ``what``.

@@ -98,10 +98,15 @@ class Study:
         return folder
 
     def report(self, rows: list[dict], figure: Figure, about: str = '', **others: Figure) -> None:
-        """Print the rows and their description, and write the rows and the figure to the study's
-        folder.
+        """Print the rows of a table and a description, and write the rows and the figure to the
+        study's folder.
 
-        Further figures, ``others``, are written under their names.
+        Further figures, ``others``, are written to files of their names.
+
+        Args:
+            rows: Rows of the table.
+            figure: The main figure.
+            about: Description of the data.
         """
         if about:
             print(f'\n{about}')
@@ -111,7 +116,8 @@ class Study:
 
 
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
-    """Return the module of a run, its data, and a trainer with the settings of its test."""
+    """Load a finished run. Return its module, its data, and a trainer with the settings of its
+    test."""
     trained = load_run(run)
     trainer = L.Trainer(
         default_root_dir=run, limit_test_batches=trained.config['trainer']['limit_test_batches'],

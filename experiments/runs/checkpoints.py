@@ -28,7 +28,8 @@ TRAINING_STATE = {'callbacks', 'epoch', 'global_step', 'loops', 'lr_schedulers',
 
 
 class DurableCheckpoints(TorchCheckpointIO):
-    """Checkpointing that writes to a temporary file, reads the file back, and then renames it.
+    """Lightning plug-in that writes checkpoints safely: to a temporary file, which is read back and
+    then renamed.
 
     The old ``last.ckpt`` becomes ``previous.ckpt``. At any time, at least one of the two is an
     intact checkpoint. The system's temporary directory is not used.
@@ -75,8 +76,8 @@ class DurableCheckpoints(TorchCheckpointIO):
 class EpochCheckpoints(ModelCheckpoint):
     """Lightning's ModelCheckpoint, which also works in a moved or copied folder.
 
-    Lightning records absolute paths. In another folder, it would forget the score of the best
-    checkpoint, and replace this checkpoint by a worse one.
+    Lightning's own class records absolute paths. In a moved folder, it would forget the score of
+    the best checkpoint, and replace this checkpoint by a worse one.
     """
 
     @property
@@ -102,10 +103,11 @@ class EpochCheckpoints(ModelCheckpoint):
 class StepCheckpoints(Checkpoint):
     """A callback that writes a checkpoint every ``every`` steps.
 
-    If the step has an evaluation, the checkpoint is written after it.
+    If an evaluation follows the step, the checkpoint is written after the evaluation, because a
+    resumed run does not repeat it.
 
-    On resumption, Lightning assumes that the evaluation of a checkpoint is done. A checkpoint is
-    always written at the end of an epoch.
+    In the last step of an epoch, this callback writes nothing, because every epoch ends with a
+    checkpoint anyway.
 
     Args:
         path (Path): The checkpoint.
@@ -181,7 +183,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 def newest_good(path: Path) -> Path:
     """Return the path of the newest checkpoint from which training can be resumed.
 
-    It is ``path``, or the previous checkpoint if ``last.ckpt`` is damaged or missing.
+    It is ``path``. If ``path`` is a ``last.ckpt`` that is damaged or missing, it is the
+    ``previous.ckpt`` beside it.
 
     Raises:
         OSError: The file does not exist, or permission is denied.

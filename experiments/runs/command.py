@@ -51,7 +51,7 @@ def ending_signals() -> Iterator[None]:
 
 
 def listen_again() -> None:
-    """Install the signal handlers again after a library has replaced them."""
+    """Install this project's signal handlers again. Call it after a library has replaced them."""
     for number in _listening:
         signal.signal(number, _end)
 
@@ -67,7 +67,7 @@ def status_of(interrupt: KeyboardInterrupt) -> int:
 
 
 def run_or_exit(command: Callable[[], object]) -> None:
-    """Run a command, with figures in the style of the project.
+    """Run a command, whose figures have the style of the project.
 
     A user error exits with a message of one line and status 2, without a traceback. Ctrl-C, SIGTERM
     and SIGHUP exit with 128 plus the signal's number.

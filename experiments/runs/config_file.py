@@ -51,10 +51,10 @@ def bound_aliases() -> None:
 
 
 def _load_checked(text: str) -> Any:
-    """Return the content of a config, or the value of one option, as plain types.
+    """Parse the text of a config, or the value of one option, and return it as plain types.
 
-    The value of an option is None only if it is spelled 'null', which is handled elsewhere.
-    Otherwise, '#1.csv' would be read as a comment.
+    The value of an option is never read as None, because '#1.csv' would then be a comment. The
+    value 'null' is handled elsewhere.
     """
     check_aliases(text)
     try:
@@ -74,7 +74,8 @@ def _quoted_if_needed(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 
 
 def _is_read_as_itself(text: str) -> bool:
-    """Return whether a string in a config is read as the same string if it has no quotes.
+    """Return whether a string may stand without quotes in a config, because it is then read as the
+    same string.
 
     Both jsonargparse (1e5 is a number) and PyYAML (2026-01-01 is a date) must read it so.
     """

@@ -10,13 +10,14 @@ KEPT = 0.1
 
 
 def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str]:
-    r"""Return the names of the heads that keep no edges, or almost none, except for exploration.
+    r"""Return the names of the heads that have lost all, or nearly all, of their edges. Edges that
+    exploration adds do not count.
 
-    In a block model, these are the heads whose density without exploration is at most
-    :math:`0.1 \, \delta`. In training, at least ten of eleven of their edges are then drawn by
-    exploration. With :math:`\delta = 0`, they are the heads without edges. In a learned mask, they
-    are the heads without a value that is on. Fixed edges count as kept, so heads of patterns are
-    never dead.
+    In a block model with exploration :math:`\delta`, these are the heads whose density without
+    exploration is at most :math:`0.1 \, \delta`. In training, exploration then adds at least ten of
+    eleven of their edges. With :math:`\delta = 0`, they are the heads without edges. In a learned
+    mask, they are the heads whose mask keeps no pair. Fixed edges count as kept, so heads of
+    patterns are never in the list.
 
     Args:
         model (nn.Module): The trained model. Its layers have sources of one kind, or share a

@@ -79,8 +79,8 @@ def received_attention(
 
     The image is drawn next to the heads.
 
-    The panels of a head with less than ``MIN_SHOWN`` of the densest head's pairs would be blank.
-    Such a head is only named below the others.
+    A head has no panels if its density is less than ``MIN_SHOWN`` times that of the densest head,
+    because they would be blank. Such heads are only named below the panels.
 
     Args:
         model (nn.Module): A classifier whose heads attend along graphs.
@@ -158,9 +158,13 @@ def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Te
 
 
 def _received(graph: BipartiteGraph | PairMask, lengths: list[int]) -> Tensor:
-    """Return the number of queries that attend to each token, ``[heads, num_tokens]``.
+    """Return how many queries attend to each token, ``[heads, num_tokens]``.
 
-    In a soft mask, it is the sum of their weights.
+    With a soft mask, the weights of the queries are added up instead.
+
+    Args:
+        graph: The graph or soft mask of a layer.
+        lengths: Number of tokens of each sequence.
     """
     if isinstance(graph, PairMask):
         return torch.cat([graph.dense(length).sum(dim=1) for length in lengths], dim=1).float()

@@ -18,7 +18,8 @@ ENDINGS = {'.yaml', '.yml'}
 
 def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequence[str],
                announcement: str) -> None:
-    """Train into a folder, unless the training there is finished. A killed training is resumed.
+    """Train into a folder, unless the training there is finished. Resume a training that was
+    killed.
 
     ``options.json`` in the folder records the options. A training with other options in the same
     folder is an error.
@@ -51,7 +52,7 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
 
 
 def _said(option: str) -> str:
-    """Return the content of the config that an option names, also after ``--config=``. An option
-    that names no config is returned as it is."""
+    """Return the content of the config file that an option names, as a path or as
+    ``--config=PATH``. Return other options unchanged."""
     path = Path(option.partition('=')[2] if option.startswith('--') else option)
     return path.read_text(encoding='utf-8') if path.suffix in ENDINGS and path.is_file() else option

@@ -25,7 +25,7 @@ FREE = {'num_workers', 'cache'}  # data options that do not change results
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Return a context in which other runs cannot use a folder. Only the first process of a run
+    """Return a context that locks a folder against other runs. Only the first process of a run
     locks it.
 
     The folder is created for the lock, and removed afterwards if it is still empty.
@@ -62,9 +62,8 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def is_finished(folder: Path, config: str) -> bool:
-    """Return whether the run with this config has been finished in a folder.
-
-    The folder must be free, or contain this run.
+    """Return whether the run with a config is finished in a folder, after checking that the folder
+    contains no other run.
 
     Args:
         folder (Path): The folder of the run.
@@ -94,6 +93,11 @@ def is_finished(folder: Path, config: str) -> bool:
 def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -> None:
     """Raise an error if the input files of a run have changed since its training.
 
+    Args:
+        before: Digests of the input files at the training, by option.
+        config: The config of the run.
+        folder: The folder of the run, for the message.
+
     Raises:
         ValueError: An input has changed.
     """
@@ -103,15 +107,24 @@ def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -
 
 
 def changed_input(before: dict[str, str], config: dict[str, Any]) -> str | None:
-    """Return the name of the first option whose data have changed, or ``None``. Missing data count
-    as unchanged."""
+    """Return the name of the first option whose files have changed, or ``None``. Missing files
+    count as unchanged.
+
+    Args:
+        before: Digests of the files at the training, by option.
+        config: The config of the run.
+    """
     now = inputs_of(config)
     return next((name for name in before if now.get(name, before[name]) != before[name]), None)
 
 
 def identity(config: str) -> dict[str, Any]:
-    """Return a dict that identifies a run, which its checkpoints contain: all options except those
-    of the trainer, and digests of the input files."""
+    """Return what must stay the same when a run is resumed: all options except those of the
+    trainer, and digests of the input files. Checkpoints contain this dict.
+
+    Args:
+        config: The text of the run's config.yaml.
+    """
     plain = yaml.safe_load(config)
     options = {name: value for part in WHAT_IT_IS
                for name, value in flat(plain.get(part), part).items()}
@@ -120,8 +133,8 @@ def identity(config: str) -> dict[str, Any]:
 
 def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
                   limits: Mapping[str, int | None]) -> None:
-    """Raise an error unless a checkpoint belongs to this run, so that the run can continue. Only
-    options of the trainer may differ.
+    """Raise an error unless a run can continue from a checkpoint: only options of the trainer may
+    differ.
 
     Args:
         checkpoint (Path): The checkpoint to resume.

@@ -85,8 +85,8 @@ def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
 
 
 def tokenizer_of(checkpoint: str | Path) -> Path:
-    """Return the path of the tokenizer of a checkpoint's run. The file exists if the run is on
-    text."""
+    """Return the path at which the run of a checkpoint saves its tokenizer. The file exists if the
+    run is on text."""
     return Path(checkpoint).parent.parent / 'tokenizer.json'
 
 
@@ -159,7 +159,7 @@ def roberta(
 
 
 def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
-    """Return the model in a checkpoint, and a dict of the arguments of its encoder."""
+    """Return the model in a checkpoint, and the arguments of its encoder as a dict."""
     config_path = checkpoint.parent.parent / 'config.yaml'
     try:
         saved = read_checkpoint(checkpoint)['state_dict']
@@ -177,7 +177,14 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
 
 
 def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
-    """Replace learned masks by fixed masks, in place, and return the number of masks."""
+    """Replace the learned masks of an encoder by fixed masks, in place, and return how many masks
+    were replaced.
+
+    Args:
+        encoder: The encoder.
+        how: The way of freezing, see :meth:`graphattn.sources.LearnedMaskSource.freeze`.
+        sparsity: Fraction of the pairs that ``'top-k'`` drops.
+    """
     # The generator is separate, so that the masks depend only on the seed of the run.
     generator = torch.Generator().manual_seed(torch.initial_seed())
     learned = [(parent, name, child) for parent in encoder.modules()
@@ -188,10 +195,9 @@ def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
 
 
 def _with_source(encoder: Encoder, arguments: dict, source: GraphSource) -> Encoder:
-    """Return a copy of ``encoder`` that has another source.
+    """Return a copy of ``encoder`` with another graph source, given the arguments of the encoder.
 
-    A source without parameters returns the same graph in every layer, so the layers share such a
-    source.
+    All layers share a source without parameters, because it returns the same graph in every layer.
     """
     has_parameters = next(source.parameters(), None) is not None
     sizes = {name: value for name, value in arguments.items()

@@ -30,12 +30,11 @@ LOST = 'heads_without_edges'
 
 
 class SaveConfig(SaveConfigCallback):
-    """A callback that writes the resolved config.yaml when the training begins, after all
-    checks."""
+    """A callback that writes the resolved options to config.yaml when the training begins, after
+    all checks."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Do nothing at the beginning, because the checkpoint to resume from has not been read
-        yet."""
+        """Do nothing yet, because the checkpoint to resume from has not been read at this time."""
 
     @rank_zero_only
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -194,7 +193,7 @@ class RunFolder(Callback):
             self.tell(str(exception) or 'interrupted', Path(trainer.default_root_dir))
 
     def tell(self, what: str, folder: Path) -> None:
-        """Print why a run has ended, and how it can be resumed."""
+        """Print why a run has ended, ``what``, and how it can be resumed from its folder."""
         if not self.is_training:
             rest = ''
         elif has_checkpoint(folder):
@@ -224,7 +223,8 @@ class RunFolder(Callback):
 
 
 def _check_schedules(trainer: L.Trainer) -> None:
-    """Raise an error if the learning-rate schedule in a checkpoint has another length.
+    """Raise an error if a resumed learning-rate schedule is for another number of steps than the
+    training.
 
     Raises:
         ValueError: The schedule in the checkpoint would end before or after the training.
@@ -238,8 +238,8 @@ def _check_schedules(trainer: L.Trainer) -> None:
 
 
 def _metrics(trainer: L.Trainer, stage: str) -> dict[str, float]:
-    """Return the metrics of a stage. For training, metrics without a stage in their name are
-    included."""
+    """Return the metrics of a stage by name. For training, metrics without a stage in their name
+    are included."""
     return {name: float(value) for name, value in trainer.callback_metrics.items()
             if name.startswith(f'{stage}/')
             or stage == 'train' and not name.startswith('val/') and name != LOST}

@@ -48,10 +48,11 @@ def _train(train: Callable[[list[str]], None], arguments: list[str]) -> None:
 
 @contextmanager
 def _as_a_process_of_its_own() -> Iterator[None]:
-    """Return a context that undoes, at its end, what a run changes in this process.
+    """Return a context for one run among several in this process. At its end, it undoes what the
+    run has changed.
 
-    It restores the command line and the environment variables, which Lightning sets, and ends the
-    process group.
+    It restores the command line and the environment variables that Lightning sets, and closes
+    torch's process group.
     """
     arguments, environment = sys.argv, dict(os.environ)
     try:

@@ -38,8 +38,8 @@ def without_nan(value: Any) -> Any:
 
 
 def with_nan(value: Any) -> Any:
-    """Return a value in which ``None`` is replaced by NaN, so that a non-finite value is not read
-    as missing."""
+    """Return a value in which ``None`` is replaced by NaN, so that a metric that was not finite
+    does not look missing."""
     if isinstance(value, dict):
         return {name: with_nan(part) for name, part in value.items()}
     return math.nan if value is None else value

@@ -77,8 +77,8 @@ class EndTogether(Callback):
         self._kill()
 
     def _look_at_children(self) -> tuple[str, int] | None:
-        """Return the failure of a child process and an exit status, or ``None`` if no child has
-        failed."""
+        """Return a description of the first child process that failed and an exit status, or
+        ``None`` if all are running."""
         for rank, child in enumerate(self.children, start=1):
             if code := child.poll():
                 status = 128 - code if code < 0 else code
@@ -100,8 +100,8 @@ class EndTogether(Callback):
 
 
 def _watch(look: Look, end: Callable[[str, int], None]) -> None:
-    """Call ``look`` repeatedly until it returns a failure of another process, and then call
-    ``end``."""
+    """Call ``look`` repeatedly until it returns the failure of another process, and then call
+    ``end`` with this failure. A stopped process counts only after some time."""
     patience = PATIENCE
     while True:
         time.sleep(PERIOD)

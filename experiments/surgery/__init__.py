@@ -1,4 +1,5 @@
-"""Surgery on dense Hugging Face models: data, losses, adaptation and the report."""
+"""The steps of the command ``sparsify``, which makes dense Hugging Face models attend along graphs:
+data, losses, training and the report."""
 
 from experiments.surgery.adaptation import Adaptation, adapt
 from experiments.surgery.learned_graphs import LearnedGraphs

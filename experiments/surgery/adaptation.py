@@ -1,4 +1,5 @@
-"""Train an attached model a little, so that it gets used to its edges."""
+"""Training of a model for a few steps after its attention was replaced by attention along
+graphs."""
 
 from __future__ import annotations
 
@@ -26,10 +27,11 @@ class Adaptation(NamedTuple):
 
     Args:
         steps (int): Number of steps of AdamW.
-        lr (float): Learning rate, after a warm-up of a tenth of the steps, falling to 0 linearly.
-        batch_size (int): Sequences of a step.
-        distill (float): Weight of the divergence from the dense model's next tokens, from 0 to 1;
-            the model's own loss has the rest.
+        lr (float): Peak learning rate. The rate rises in the first tenth of the steps, and then
+            falls linearly to 0.
+        batch_size (int): Number of sequences in a step.
+        distill (float): Weight in the loss of the divergence from the dense model's predictions,
+            from 0 to 1. The model's own loss has the remaining weight.
         seed (int): Seed of the batches and of dropout.
     """
 
@@ -43,19 +45,21 @@ class Adaptation(NamedTuple):
 def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
           teacher: nn.Module | None = None, state: Path | None = None,
           penalty: Callable[[], Tensor] | None = None) -> list[float]:
-    """Train all parameters that require a gradient.
+    """Train all parameters of a model that require a gradient.
 
-    The logits of learned masks have a learning rate of their own. A run with a file of state that
-    was interrupted goes on as if it had not been, and one that was finished returns.
+    The logits of learned masks have a higher learning rate than other parameters. If the file
+    ``state`` exists, the training continues from it with the same results as without an
+    interruption. If the training in the file is finished, the model is loaded and not trained.
 
     Args:
         model (Module): The attached model, changed in place.
-        tokens (Tensor): Sequences, int64 ``[sequences, length]``.
-        loss (Callable): The model's own loss.
+        tokens (Tensor): Sequences to train on, int64 ``[sequences, length]`` with -1 for padding.
+        loss (Callable): The loss of the model, from :func:`experiments.surgery.losses.loss_of`.
         settings (Adaptation): Number of steps, learning rate and batches.
         teacher (Module, optional): The dense model, if ``settings.distill`` is positive.
-        state (Path, optional): File of the state, written every 50 steps and after the last.
-        penalty (Callable, optional): Returns what is added to the loss.
+        state (Path, optional): The file that stores the state of the training. It is written every
+            50 steps and after the last step.
+        penalty (Callable, optional): A function that returns a term, which is added to the loss.
 
     Returns:
         list of float: The loss of each step.
@@ -96,7 +100,8 @@ def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
 
 
 def _groups(model: nn.Module, lr: float) -> list[dict[str, object]]:
-    """Return the parameters to train in groups, those of learned masks last."""
+    """Return the parameters that are trained, as groups for the optimizer with their learning
+    rates. The logits of learned masks are the last group."""
     masks = {name for name, source in model.named_modules()
              if isinstance(source, LearnedMaskSource)}
     groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
@@ -126,7 +131,14 @@ def _schedule(step: int, steps: int) -> float:
 
 
 def _batch(count: int, settings: Adaptation, step: int) -> Tensor:
-    """Return the indices of a step's sequences, which follow from the seed and the step."""
+    """Return the indices of the sequences in a training step, int64 ``[batch_size]``. They depend
+    only on the seed and the step.
+
+    Args:
+        count: Number of sequences to choose from.
+        settings: Has the seed and the batch size.
+        step: Number of the step.
+    """
     generator = np.random.default_rng((settings.seed, step))
     return torch.from_numpy(generator.choice(count, min(settings.batch_size, count),
                                              replace=False))

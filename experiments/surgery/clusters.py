@@ -1,4 +1,5 @@
-"""Choose between the pattern of a head and clusters by content, by the loss along either."""
+"""The choice for each head between its fitted pattern and clusters by content, by the loss of the
+model."""
 
 from __future__ import annotations
 
@@ -17,16 +18,18 @@ SHARP = 0.1  # error of a head along its pattern, above which clusters are tried
 
 def with_clusters(model: nn.Module, chosen: Fit, profile: Profile,
                   loss: Callable[[nn.Module], float]) -> Fit:
-    """Replace the patterns of a fit by clusters in heads that cost less loss along them.
+    """Return a fit in which heads attend along clusters by content instead of their pattern, if
+    this lowers the loss.
 
-    The loss along either is measured for one head after the other. Only heads with an error above
-    0.1 along their pattern are tried, along the densest clusters of the profile with no more edges.
+    The heads are compared one by one: the loss is measured with only this head attached, once to
+    its pattern and once to clusters. The clusters are the densest of the profile with no more edges
+    than the pattern. Heads with an error of at most 0.1 along their pattern keep it.
 
     Args:
         model (PreTrainedModel): A dense model.
-        chosen (Fit): A fit of patterns.
-        profile (Profile): Its profile, with clusters.
-        loss (Callable): Returns the loss of the model.
+        chosen (Fit): The fitted pattern of each head.
+        profile (Profile): The profile of the model, whose candidates include clusters.
+        loss (Callable): A function that returns the loss of a model.
     """
     for row in np.flatnonzero(chosen.error > SHARP):
         edges = chosen.density[row] * profile.keys[row]
@@ -43,14 +46,22 @@ def with_clusters(model: nn.Module, chosen: Fit, profile: Profile,
 
 def _loss_of_head(model: nn.Module, profile: Profile, row: int, along: Pattern | HeadClusters,
                   loss: Callable[[nn.Module], float]) -> float:
-    """Return the loss of the model if no other head is attached to a graph."""
+    """Return the loss of the model if one head attends along ``along`` and all other heads keep
+    full attention. ``row`` is the index of the head in the profile."""
     layer = profile.layers[profile.layer[row]]
     with attached(model, along, layers=[layer], heads=[int(profile.head[row])]):
         return loss(model)
 
 
 def _replaced(chosen: Fit, profile: Profile, row: int, number: int) -> Fit:
-    """Return the fit with another choice for one head."""
+    """Return the fit with another candidate for one head.
+
+    Args:
+        chosen: The fit.
+        profile: The profile of the model.
+        row: Index of the head in the profile.
+        number: Index of the candidate in the profile.
+    """
     along = profile.pattern(row, number)
     patterns = [*chosen.patterns]
     patterns[row] = repr(along)

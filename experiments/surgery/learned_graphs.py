@@ -1,4 +1,4 @@
-"""Graphs of heads that are learned with the model, from those of a fit."""
+"""Graphs of heads that are learned together with the model, beginning with the edges of a fit."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ SURE = 20.  # logit of a token's edge to itself, and, negative, of pairs that ar
 
 
 def check_length(length: int) -> None:
-    """Raise if graphs of this length have too many pairs to be learned."""
+    """Raise an error if sequences of this length have too many pairs of tokens to learn graphs."""
     if length > MAX_TOKENS:
         raise ValueError(f"'length' must be at most {MAX_TOKENS} to learn graphs, because each "
                          f"pair of positions has a logit (got {length}); use a smaller one")
 
 
 class LearnedGraphs:
-    """A mask of each head of a model that is learned with it.
+    """A learned mask for each head of a model. The constructor attaches the model to the masks.
 
-    Each pair of positions has a probability. At first it is 0.95 for the edges of a fit; that of
-    the others is such that the expected number of edges is the fit's. Tokens keep their edge to
-    themselves.
+    A mask has a probability for each pair of positions. At first, the probability is 0.95 for the
+    edges of a fit, and equal for all other pairs, so that the expected number of edges is the
+    number of edges of the fit. Every token attends to itself with probability 1.
 
     Args:
-        model (PreTrainedModel): A model that is not attached; it is attached to the masks.
-        chosen (Fit): A fit of the model.
-        tokens (Tensor): The sequences to train on, int64 ``[sequences, length]`` with -1 behind
-            them, of 1,024 tokens at most. A pair counts by how many of them have it.
-        is_causal (bool): Whether no token attends to a later one.
+        model (PreTrainedModel): A dense model.
+        chosen (Fit): The fitted pattern of each head.
+        tokens (Tensor): The sequences to train on, int64 ``[sequences, length]`` with -1 for
+            padding, of at most 1,024 tokens. In densities, a pair of positions counts once for each
+            sequence that is long enough to have it.
+        is_causal (bool): Whether tokens attend only to themselves and to earlier tokens.
 
     Raises:
         ValueError: The sequences are too long.
@@ -72,7 +73,12 @@ class LearnedGraphs:
         return graph.to_mask().flatten() & self.allowed
 
     def _density(self, on: list[Tensor]) -> Tensor:
-        """Return the share of the sequences' pairs, of values ``[heads, pairs]`` of each layer."""
+        """Return the fraction of all pairs of tokens in the sequences that are edges.
+
+        Args:
+            on: For each layer, whether each pair is an edge, or its probability,
+                ``[heads, pairs]``.
+        """
         return sum((values * self.count.to(values)).sum() for values in on) / (
             sum(map(len, on)) * self.count.sum())
 
@@ -81,16 +87,23 @@ class LearnedGraphs:
         return [source.logit for source in self.sources.values()]
 
     def penalty(self) -> Tensor:
-        """Return by how much the expected number of edges exceeds the fit's, over it."""
+        """Return by which fraction the expected number of edges exceeds the number of edges of the
+        fit, or 0 if it does not."""
         expected = self._density([logit.sigmoid() for logit in self.logits])
         return F.relu(expected / self.budget - 1)
 
     @torch.no_grad()
     def freeze(self, chosen: Fit) -> Fit:
-        """Attach the model to the most probable edges, at most as many as the fit has.
+        """Attach the model to the most probable edges, at most as many as the fit has, and return a
+        fit with these edges as patterns.
+
+        Args:
+            chosen: The fit whose patterns are replaced.
 
         Returns:
-            Fit: These edges. Their shares and errors are NaN, because they are not measured."""
+            Fit: The most probable edges of each head. Shares and errors are NaN, because they are
+                not measured.
+        """
         least, along, density = self._least(), {}, []
         for name, source in self.sources.items():
             source.logit.sub_(least)
@@ -104,7 +117,8 @@ class LearnedGraphs:
                        density=np.array(density))
 
     def _least(self) -> float:
-        """Return the logit that those of the most probable edges exceed, as many as the fit's."""
+        """Return a logit such that the pairs with a larger logit are at most as many as the edges
+        of the fit."""
         logit = torch.cat([logit[:, self.allowed].flatten() for logit in self.logits])
         logit, order = logit.sort(descending=True)
         count = self.count[self.allowed].repeat(len(logit) // int(self.allowed.sum()))[order]

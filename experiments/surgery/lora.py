@@ -1,4 +1,4 @@
-"""Adapters of low rank, by the package peft."""
+"""Low-rank adapters (LoRA), by the package peft."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def check_lora(rank: int) -> None:
-    """Raise unless there can be adapters of this rank."""
+    """Raise an error if ``rank`` is not positive, or if the package peft is missing."""
     if rank < 1:
         raise ValueError(f"'lora' must be positive (got {rank})")
     if find_spec('peft') is None:
@@ -18,10 +18,17 @@ def check_lora(rank: int) -> None:
 
 
 def with_adapters(model: nn.Module, rank: int, seed: int = 0) -> Any:
-    """Put adapters beside all linear layers of a model, which alone are trained from then on.
+    """Add low-rank adapters to all linear layers of a model. From then on, only the adapters are
+    trained.
+
+    Args:
+        model: A model of transformers.
+        rank: Rank of the adapters.
+        seed: Seed of the initial adapters.
 
     Returns:
-        The PEFT model around it; ``merge_and_unload`` returns the model with adapted weights.
+        The PEFT model that wraps ``model``. Its method ``merge_and_unload`` returns the model with
+        the adapters merged into the weights.
     """
     from peft import LoraConfig, get_peft_model
 

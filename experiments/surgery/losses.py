@@ -16,11 +16,19 @@ Loss = Callable[[nn.Module, Tensor, int], Tensor]
 
 
 def loss_of(model: nn.Module, mask_token: int | None = None) -> Loss:
-    """Return the loss of a model by ``(model, tokens [batch, length], seed)``: of the next token,
-    or of masked tokens for a model with ``ForMaskedLM`` in its name.
+    """Return the function that computes the loss of a language model, as
+    ``loss(model, tokens, seed)``.
+
+    The loss is that of masked tokens if the name of the model's class contains ``ForMaskedLM``, and
+    otherwise that of next tokens. Tokens are ids ``[batch, length]`` with -1 for padding.
+
+    Args:
+        model: A language model of transformers.
+        mask_token: Id of the mask, for a model of masked tokens.
 
     Raises:
-        ValueError: It is neither kind of model, or a masked one without a mask token.
+        ValueError: The model is of another kind, or a model of masked tokens without
+            ``mask_token``.
     """
     name = type(model).__name__
     if 'ForMaskedLM' in name:
@@ -34,31 +42,36 @@ def loss_of(model: nn.Module, mask_token: int | None = None) -> Loss:
 
 
 def next_token_loss(model: nn.Module, tokens: Tensor, seed: int = 0) -> Tensor:
-    """Return the mean cross-entropy of each next token."""
+    """Return the mean cross-entropy of the next token over all tokens but the last. ``seed`` is not
+    used."""
     return _cross_entropy(logits_of(model, tokens)[:, :-1],
                           tokens[:, 1:].masked_fill(tokens[:, 1:] == PADDING, IGNORED))
 
 
 def masked_loss(model: nn.Module, tokens: Tensor, seed: int, mask_token: int) -> Tensor:
-    """Return the mean cross-entropy of 15 % of the tokens, which are drawn by a seed and masked."""
+    """Mask 15 % of the tokens at random, by ``seed``, and return the mean cross-entropy of the
+    masked tokens."""
     masked, targets = mask_tokens(tokens, seed, mask_token)
     return _cross_entropy(logits_of(model, masked), targets)
 
 
 def mask_tokens(tokens: Tensor, seed: int, mask_token: int) -> tuple[Tensor, Tensor]:
-    """Return the masked tokens, and the targets with -100 elsewhere."""
+    """Mask 15 % of the tokens at random, by ``seed``. Return the tokens with ``mask_token`` in
+    these places, and the targets, which are -100 in all other places."""
     drawn = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(seed)) < MASKED
     drawn &= tokens != PADDING
     return tokens.masked_fill(drawn, mask_token), tokens.masked_fill(~drawn, IGNORED)
 
 
 def trimmed(tokens: Tensor) -> Tensor:
-    """Return a batch without the columns on the right that hold only padding."""
+    """Return a batch of tokens ``[batch, length]`` without the last columns if they contain only
+    padding."""
     return tokens[:, :int((tokens != PADDING).any(0).nonzero().max()) + 1]
 
 
 def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Return the logits of tokens; -1 is padding."""
+    """Return the logits of a model of transformers for ``tokens``, ids ``[batch, length]`` with -1
+    for padding."""
     options = {'use_cache': False} if getattr(model.config, 'use_cache', None) else {}
     is_token = tokens != PADDING
     if not is_token.all():
@@ -72,7 +85,14 @@ def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def mean_loss(model: nn.Module, tokens: Tensor, loss: Loss, batch_size: int) -> float:
-    """Return the mean loss of a token of sequences ``[sequences, length]``, in evaluation mode."""
+    """Return the mean loss over all tokens of some sequences, in evaluation mode.
+
+    Args:
+        model: The model.
+        tokens: The sequences, ids ``[sequences, length]`` with -1 for padding.
+        loss: A function ``loss(model, tokens, seed)``, from :func:`loss_of`.
+        batch_size: Number of sequences of a batch.
+    """
     was_training = model.training
     model.eval()
     batches = [trimmed(batch) for batch in tokens.split(batch_size)]

@@ -1,4 +1,4 @@
-"""The page of a model whose heads attend along graphs."""
+"""The report of ``sparsify``: a page about a model whose heads attend along graphs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ BY_CONTENT = ' The graphs of heads with clusters are those of one sequence.'
 
 @dataclass(frozen=True)
 class Losses(Result):
-    """Losses of a model, and its edges."""
+    """The losses of a model before the cut, right after it and after training, and the density of
+    its graphs. The cut is the replacement of full attention by attention along graphs."""
 
     dense: float
     cut: float
@@ -40,7 +41,7 @@ class Losses(Result):
 
 @dataclass(frozen=True)
 class Lengths(Result):
-    """Time of a forward pass at a length."""
+    """The time of a forward pass at one length, of the dense model and of the sparse model."""
 
     length: int
     dense_ms: float
@@ -50,7 +51,7 @@ class Lengths(Result):
 
 @dataclass(frozen=True)
 class Head(Result):
-    """A head of the sparse model."""
+    """The pattern of one head of the sparse model, and measures of it."""
 
     head: str  #: Layer and number.
     pattern: str
@@ -66,8 +67,15 @@ class Head(Result):
 @torch.no_grad()
 def costs_of_lengths(dense: nn.Module, sparse: nn.Module, longest: int,
                      rounds: int = 3) -> list[dict[str, float]]:
-    """Return the least milliseconds of a forward pass of each model at several lengths up to the
-    longest, over rounds in which the models alternate."""
+    """Return rows with the time of a forward pass of both models at several lengths, in
+    milliseconds. The time is the least over several rounds, in which the models alternate.
+
+    Args:
+        dense: The model with full attention.
+        sparse: The model whose heads attend along graphs.
+        longest: Maximum length in tokens.
+        rounds: Number of rounds.
+    """
     lengths = [length for length in (128, 512, 1024, 4096, 16384) if length < longest] + [longest]
     rows = []
     for length in lengths:
@@ -87,15 +95,16 @@ def costs_of_lengths(dense: nn.Module, sparse: nn.Module, longest: int,
 
 def write_report(path: Path, model: nn.Module, chosen: Fit,
                  costs: np.ndarray | None, results: dict[str, Any], tokens: Tensor) -> None:
-    """Write the page.
+    """Write the report of a sparse model as an HTML page.
 
     Args:
         path (Path): The HTML file.
         model (Module): The sparse model.
         chosen (Fit): The pattern of each head.
-        costs (ndarray, optional): Costs of heads.
+        costs (ndarray, optional): Rise of the loss for the error of each head, ``[num_heads]``.
         results (dict): Losses and times, as in ``results.json``.
-        tokens (Tensor): A sequence whose graphs are certified, of at most 512 tokens.
+        tokens (Tensor): A sequence. The certificate on the page measures the graphs of its first
+            512 tokens.
     """
     length = min(len(tokens), CERTIFIED)
     layers = graphs_of_heads(model, length, tokens)
@@ -130,7 +139,7 @@ def write_report(path: Path, model: nn.Module, chosen: Fit,
 
 
 def _draw(chosen: Fit, costs: np.ndarray | None) -> Figure:
-    """Draw density, error and cost by layer and head."""
+    """Draw the density, the error and the cost of each head as images with a row for each layer."""
     panels = {'density, %': 100 * chosen.density}
     if not np.isnan(chosen.error).all():
         panels['error, %'] = 100 * chosen.error

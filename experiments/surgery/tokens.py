@@ -13,19 +13,19 @@ from tqdm import tqdm
 PADDING = -1
 
 def read_tokens(path: Path, folder: Path, length: int, num_tokens: int) -> Tensor:
-    """Return sequences from a file, int64 ``[sequences, length]``.
+    """Read sequences of token ids from a file, int64 ``[sequences, length]`` with -1 for padding.
 
     Args:
-        path (Path): Ids of tokens, an ``.npy`` file of integers ``[sequences, >= length]``, in
-            which -1 at the end of a row is padding; or text, which the tokenizer of ``folder``
-            reads as one sequence, cut into parts.
+        path (Path): Either an ``.npy`` file of integers ``[sequences, columns]`` with at least
+            ``length`` columns, in which -1 at the end of a row is padding. Or a text file, which
+            the tokenizer in ``folder`` turns into one sequence; it is cut into sequences of
+            ``length`` tokens.
         folder (Path): The folder of the model.
         length (int): Number of tokens of a sequence.
-        num_tokens (int): Number of tokens that the model knows.
+        num_tokens (int): Size of the model's vocabulary.
 
     Raises:
-        ValueError: The file cannot be read, has too few tokens, or ids that the model does not
-            know.
+        ValueError: The file cannot be read, has too few tokens, or has ids outside the vocabulary.
     """
     if not path.is_file():
         raise ValueError(f"'data' must be a file (there is no {path})")
@@ -88,8 +88,8 @@ def drawn_tokens(model: nn.Module, sequences: int, length: int, seed: int,
     Args:
         model (Module): A causal language model with ``generate``.
         sequences (int): Number of sequences.
-        length (int): Largest number of tokens of each, from ``bos_token_id`` (or 0) to the end that
-            the model draws; the rest is -1.
+        length (int): Maximum number of tokens of a sequence. A sequence begins with
+            ``bos_token_id`` (or 0). If the model draws the end token earlier, -1 follows.
         seed (int): Seed of the draw.
         **options: Arguments of ``generate``, such as ``temperature``.
     """

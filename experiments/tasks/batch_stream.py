@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 class ResumableLoader(DataLoader):
-    """A data loader that resumes within an epoch, because its sampler reads the progress of the
-    trainer.
+    """A data loader that resumes in the middle of an epoch. Its sampler must be from this module,
+    because the sampler reads from the trainer how many batches are finished.
 
-    The sampler must be from this module. Lightning creates the iterator before it reads the
-    checkpoint, and workers would start at once. Here, workers start with the first requested batch.
-    The empty state prevents a warning of Lightning.
+    Lightning creates the iterator before it reads the checkpoint, and the workers of other loaders
+    would start at once. Here, workers start when the first batch is requested. The state of the
+    loader is empty, which prevents a warning of Lightning.
     """
 
     def __iter__(self) -> Iterator:
@@ -34,7 +34,7 @@ class ResumableLoader(DataLoader):
 class BatchStream(DistributedSampler):
     """The endless sequence of the training batches of a run.
 
-    Batch g is number ``g % len`` of epoch ``g // len``.
+    Batches are numbered over the whole run: batch g is batch ``g % len`` of epoch ``g // len``.
 
     An iteration yields the number of batches of one epoch, beginning with batch ``batches_done()``.
     Thus a run that resumes in the middle of an epoch neither repeats nor skips a batch.
@@ -67,7 +67,7 @@ class BatchStream(DistributedSampler):
         self.seed, self.shuffle, self.batches_done = seed, shuffle, batches_done
 
     def set_epoch(self, epoch: int) -> None:
-        """Ignore the number of the epoch, which Lightning passes, because the epoch follows from
+        """Do nothing. Lightning passes the number of the epoch, but the epoch follows from
         ``batches_done``."""
 
     def __len__(self) -> int:
@@ -125,9 +125,13 @@ def batches_of_run(trainer: L.Trainer) -> int:
 
 
 def each_once(examples: Sized, trainer: L.Trainer | None) -> UnrepeatedDistributedSampler:
-    """Return a sampler of every example once over all processes, in order.
+    """Return a sampler that yields every example once over all processes, in order.
 
     Without a trainer, there is one process.
+
+    Args:
+        examples: The examples.
+        trainer: The trainer, which knows the processes.
 
     Raises:
         ValueError: There are fewer examples than processes.

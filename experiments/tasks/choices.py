@@ -159,7 +159,7 @@ class EncodedChoices:
                              for array in arrays))
 
     def _sequences(self, number: int) -> Iterable[tuple[np.ndarray, int, int, list[int], list]]:
-        """Yield the token sequences of one multiple-choice question.
+        """Yield the token sequences of the multiple-choice question with an index.
 
         Each is a tuple: the tokens, the length of the first segment, the number of global tokens,
         the positions of the choices in the sequence, and the indices of these choices.

@@ -63,7 +63,8 @@ class Digits(L.LightningDataModule):
         return self._in_order(self.test)
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
-        """Return batches of the unlabelled images in a NumPy array, whose rows are 64 grey levels.
+        """Yield batches of ``size`` unlabelled images with their row numbers, from a NumPy array
+        whose rows are 64 grey levels.
 
         Raises:
             ValueError: The file cannot be read, or a row has another length.
@@ -71,10 +72,10 @@ class Digits(L.LightningDataModule):
         return unlabelled_batches(_images(path), size)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """Draw, for every head, the attention that each pixel receives, next to test images (SBM,
-        Fig. 7).
+        """Draw how many queries attend to each pixel of some test images, for every head of a model
+        (SBM, Fig. 7). Return the figure by name.
 
-        Nothing is drawn if heads do not attend along graphs.
+        If the heads do not attend along graphs, there is no figure.
         """
         if not any(isinstance(module, GraphAttention) for module in model.modules()):
             return {}
@@ -98,6 +99,6 @@ def _images(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
 
 
 def collate_images(samples: list[tuple[Tensor, Tensor]]) -> TokenBatch:
-    """Return a batch of images as concatenated sequences of equal length."""
+    """Join pairs of an image and its class in one batch."""
     image, label = (torch.stack(part) for part in zip(*samples))
     return TokenBatch(image.flatten(), torch.arange(len(image) + 1) * image.size(1), label)

@@ -113,8 +113,8 @@ class Documents(TokenizedTask):
         return self._in_order('test')
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
-        """Yield batches of ``size`` unlabelled texts of a table, in its order, with their line
-        numbers.
+        """Yield batches of ``size`` unlabelled texts of a table with their line numbers, in the
+        order of the table.
 
         Raises:
             ValueError: The file cannot be read, or a line is malformed. The message names the line.
@@ -202,8 +202,8 @@ class _Batches(Dataset):
 
 def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
            max_length: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield a pair for each document: its token ids cut to ``max_length``, int32 ``[length]``, and
-    the number of its tokens before the cut."""
+    """Yield the token ids of each document, cut to ``max_length``, int32 ``[length]``, and the
+    number of tokens before the cut."""
     special, documents = special_tokens(tokenizer), iter(documents)
     while some := list(islice(documents, ENCODED_AT_ONCE)):
         encodings = iter(tokenizer.encode_batch_fast(
@@ -216,7 +216,7 @@ def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
 
 
 def collate(examples: list[tuple[Tensor, Tensor]]) -> TokenBatch:
-    """Return a batch of documents as concatenated sequences."""
+    """Join pairs of a document's token ids and its class in one batch."""
     tokens, label = zip(*examples)
     ptr = torch.tensor([0, *map(len, tokens)]).cumsum(0)
     return TokenBatch(torch.cat(tokens), ptr, torch.stack(label))

@@ -76,7 +76,7 @@ class Glue(L.LightningDataModule):
         return self.load_tokenizer()
 
     def load_tokenizer(self) -> Tokenizer:
-        """Load the given tokenizer, or the tokenizer of the pre-trained model."""
+        """Load the tokenizer that was given, or else the tokenizer of the pre-trained model."""
         return load_tokenizer(self.tokenizer_path or self.trainer.lightning_module.tokenizer_path)
 
     def setup(self, stage: str | None = None) -> None:
@@ -104,8 +104,8 @@ class Glue(L.LightningDataModule):
         return self.val_dataloader()
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TextBatch]]:
-        """Yield batches of ``size`` rows of a test set, as GLUE distributes it, with the numbers of
-        the rows.
+        """Yield batches of ``size`` rows of a test set with the numbers of the rows. The file is as
+        GLUE distributes it.
 
         Raises:
             ValueError: The file cannot be read, or a line is malformed. The message names the line.

@@ -91,7 +91,8 @@ class LongRange(L.LightningDataModule):
         return self._longest_first('test')
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
-        """Yield batches of ``size`` unlabelled examples of a file, in its order, with their names.
+        """Yield batches of ``size`` unlabelled examples of a file with their names, in the order of
+        the file.
 
         Raises:
             ValueError: The file cannot be read, or an example is malformed.
@@ -101,9 +102,9 @@ class LongRange(L.LightningDataModule):
         return unlabelled_batches(rows, size, self._cls_token)
 
     def _longest_first(self, part: str) -> DataLoader:
-        """Return a loader of every example once over all processes, the longest first.
+        """Return a loader that yields every example once over all processes, the longest first.
 
-        Thus a lack of memory shows at once.
+        So if memory does not suffice, the first batch fails.
         """
         sequences = self.data.parts[part]
         length = np.diff(sequences.ptr).reshape(len(sequences.label), -1).sum(axis=1)
@@ -139,7 +140,7 @@ class _Batches(Dataset):
 
 
 def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:
-    """Return a batch of concatenated sequences. If ``cls_token`` is given, it is put before each
+    """Return some sequences as a batch. If ``cls_token`` is given, it is put before each
     sequence."""
     tokens, ptr = some.tokens.astype(np.int64), some.ptr
     if cls_token is not None:
@@ -166,6 +167,12 @@ def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: i
 
 def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:
     """Raise an error unless a model fits the data.
+
+    Args:
+        model: The model.
+        data: The sequences of the task.
+        max_length: Maximum number of tokens of a sequence.
+        cls: Whether [CLS] is put before each sequence.
 
     Raises:
         ValueError: The model has too few tokens in its vocabulary or too few positions, or it is a

@@ -151,7 +151,8 @@ class MaskedLanguage(L.LightningDataModule):
                          for name, part in parts.items()}
 
     def load_tokenizer(self) -> Tokenizer:
-        """Load the given tokenizer, or the tokenizer that was trained on the corpus."""
+        """Load the tokenizer that was given, or else the tokenizer that was trained on the
+        corpus."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def train_dataloader(self) -> DataLoader:
@@ -165,7 +166,8 @@ class MaskedLanguage(L.LightningDataModule):
         return self._loader('test', lambda: 0, shuffle=False)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """Draw the learned masks of a model, if it has any (SparseBERT, Fig. 5 and 6)."""
+        """Draw the learned masks of a model (SparseBERT, Fig. 5 and 6), and return the figure by
+        name. Without learned masks, there is no figure."""
         sources = [module for module in model.modules() if isinstance(module, LearnedMaskSource)]
         names = ['masks'] if len(sources) == 1 else [f'masks{i}' for i in range(len(sources))]
         return {name: mask_probabilities(source.probability())
@@ -285,8 +287,14 @@ class _Examples(Dataset):
         return [_shorten(a, keep_a, rng), _shorten(b, keep_b, rng)], int(is_random)
 
     def _elsewhere(self, sentence: int, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return whole sentences from a random position of another document, with at least ``size``
-        tokens."""
+        """Return the tokens of whole sentences from a random position of another document, at least
+        ``size`` tokens in total.
+
+        Args:
+            sentence: Index of a sentence of the document to avoid.
+            size: Minimum number of tokens.
+            rng: The random generator.
+        """
         corpus = self.corpus
         own = np.searchsorted(corpus.document_ptr, sentence, side='right') - 1
         document = rng.integers(corpus.num_documents - 1)
@@ -303,8 +311,8 @@ class _Examples(Dataset):
 
     def _mask(self, tokens: np.ndarray,
               rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Hide some of ``tokens`` in place, as BERT does, and return the positions and the original
-        ids of the hidden tokens."""
+        """Hide some of ``tokens`` in place, as BERT does. Return the positions of the hidden tokens
+        and their original ids."""
         candidates = np.flatnonzero(~self.is_special[tokens])
         count = min(len(candidates), max(1, round(self.masked_share * len(tokens))))
         selected = np.sort(rng.choice(candidates, count, replace=False))
@@ -317,7 +325,8 @@ class _Examples(Dataset):
 
 
 def _shorten(tokens: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Return ``tokens`` cut to ``size``. Each token is dropped from a random end, as in BERT."""
+    """Return ``tokens`` cut to ``size`` tokens. Each removed token is taken from a random end, as
+    in BERT."""
     excess = len(tokens) - size
     if excess <= 0:
         return tokens

@@ -284,7 +284,7 @@ def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
 def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | None:
     """Return the first and the last token that overlap the characters from ``begin`` to ``end``.
 
-    ``None`` if these characters are blanks, or if the tokenizer drops them.
+    The result is ``None`` if these characters are blanks, or if the tokenizer drops them.
 
     Args:
         offset (np.ndarray): Start and end of each token in characters, ``[num_tokens, 2]``.
@@ -296,8 +296,8 @@ def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | Non
 
 def _encode(tokenizer: Tokenizer, texts: list[str],
             name: str) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """Yield two arrays for each text: the ids of its tokens, int32 ``[num_tokens]``, and where each
-    token begins and ends in the text, int32 ``[num_tokens, 2]``."""
+    """Yield the token ids of each text, int32 ``[num_tokens]``, and where each token begins and
+    ends in the text, int32 ``[num_tokens, 2]``. ``name`` is the label of the progress bar."""
     for begin in tqdm(range(0, len(texts), AT_ONCE), desc=name, unit=f' x {AT_ONCE}',
                       disable=len(texts) <= AT_ONCE or None):
         for encoding in tokenizer.encode_batch(texts[begin:begin + AT_ONCE],

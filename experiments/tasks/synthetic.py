@@ -14,7 +14,7 @@ from experiments.tasks.batch_stream import ResumableLoader, batches_of_epoch
 
 
 class Synthetic(L.LightningDataModule, ABC):
-    """Base class of synthetic tasks.
+    """Base class of tasks whose sequences are generated.
 
     Training batches are new in every epoch. Development and test batches are fixed.
 

@@ -118,9 +118,13 @@ class TokenizedTask(L.LightningDataModule):
 
     def longest_first(self, collate: Callable[[list[int]], tuple],
                       lengths: np.ndarray) -> DataLoader:
-        """Return a loader of every example once over all processes, the longest first.
+        """Return a loader that yields every example once over all processes, the longest first.
 
-        Thus a lack of memory shows at once.
+        So if memory does not suffice, the first batch fails.
+
+        Args:
+            collate: A function that makes a batch of the examples with some indices.
+            lengths: Number of tokens of each example, int64 ``[num_examples]``.
         """
         order = np.argsort(-lengths, kind='stable').tolist()
         return DataLoader(order, self.batch_size, sampler=each_once(order, self.trainer),
@@ -137,7 +141,7 @@ class TokenizedTask(L.LightningDataModule):
 class BucketStream(BatchStream):
     """A stream of batches of documents of similar length.
 
-    Thus no process waits for the long documents of another process.
+    So no process waits while another process computes longer documents.
 
     A shuffled epoch is cut into pieces of a few batches, and each piece is sorted by length. Then
     the batches are shuffled. The documents that are left out of the last batch are random.

@@ -14,7 +14,8 @@ from graphattn.patterns import parse
 
 
 class TwoHop(Synthetic):
-    r"""One token of a sequence is the answer, which tokens two edges away must predict::
+    r"""Sequences with one answer token. The tokens that are exactly two edges away from it must
+    predict it::
 
         tokens   f  f  f  f  a  f  f  f  f     SlidingWindow(1): the neighbours attend to a
         label    -  -  a  -  -  -  a  -  -     theirs do not, but to tokens that do

@@ -79,16 +79,16 @@ def edge_attention(
         dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
             ``1 - dropout_p``. Applied whenever positive, so modules pass 0 in eval mode.
         return_attention_weights (bool): Also return the attention weights.
-        backend (str): One of :data:`graphattn.ops.BACKENDS`, which runs or raises, or ``'auto'``.
-            ``'auto'`` chooses ``'sdpa'`` for complete graphs without a bias, gate, softcap or sink
-            and, on a CPU, without dropout. For all other graphs, it chooses ``'numba'`` on a CPU;
-            ``'csr'`` on a CPU without numba if torch has CSR products; ``'triton'`` on an NVIDIA
-            GPU of compute capability 8.0 or later with heads of at most 256 channels; and
-            ``'gather'`` otherwise. It also chooses ``'gather'`` inside :mod:`torch.func` and for
-            forward-mode derivatives, because no faster backend supports them. For second
-            derivatives, pass ``'gather'``. ``'auto'`` never chooses ``'flex'``, torch's
-            FlexAttention: on NVIDIA GPUs, ``'flex'`` is meant for graphs with edges in few tiles,
-            and on CPUs it computes all pairs.
+        backend (str): ``'auto'``, or the name of one of :data:`graphattn.ops.BACKENDS`, which is
+            used or raises an error. ``'auto'`` chooses ``'sdpa'`` for complete graphs without a
+            bias, gate, softcap or sink and, on a CPU, without dropout. For all other graphs, it
+            chooses ``'numba'`` on a CPU; ``'csr'`` on a CPU without numba if torch has CSR
+            products; ``'triton'`` on an NVIDIA GPU of compute capability 8.0 or later with heads of
+            at most 256 channels; and ``'gather'`` otherwise. It also chooses ``'gather'`` inside
+            :mod:`torch.func` and for forward-mode derivatives, because no faster backend supports
+            them. For second derivatives, pass ``'gather'``. ``'auto'`` never chooses ``'flex'``,
+            torch's FlexAttention: on NVIDIA GPUs, ``'flex'`` is meant for graphs with edges in few
+            tiles, and on CPUs it computes all pairs.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision

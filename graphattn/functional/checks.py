@@ -32,8 +32,9 @@ def check_arguments(
     """Check the arguments of :func:`edge_attention`, and return ``edge_bias`` and ``edge_gate`` in
     the form that kernels expect: each ``[num_edges, heads or 1]`` or None.
 
-    ``key`` and ``value`` must have a row for each key of the graph. If a placement fetches the
-    other rows later, they must have ``num_keys`` rows.
+    Args:
+        num_keys (int, optional): Number of rows that ``key`` and ``value`` must have, if a
+            placement fetches the other rows later; the number of keys of the graph if omitted.
     """
     _check_graph(graph)
     device, num_keys = graph.device, graph.num_keys if num_keys is None else num_keys
@@ -109,8 +110,8 @@ def check_square(graph: BipartiteGraph) -> None:
 
 
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
-    """Check the arguments ``scale`` and ``dropout_p`` of an attention function, and return the
-    scale of dot products."""
+    """Check ``scale`` and ``dropout_p``, and return ``scale`` or, if it is None, the default ``1 /
+    sqrt(channels)`` for ``query``."""
     check_scale_and_dropout(scale, dropout_p)
     return scale_of(query) if scale is None else scale
 
@@ -127,8 +128,8 @@ def check_softcap(softcap: float | None) -> None:
 
 
 def check_sink(sink: Tensor, query: Tensor) -> Tensor:
-    """Check the sinks, one logit for each head of ``query``, and return the sinks ``[heads]`` in
-    the dtype in which attention is computed."""
+    """Check ``sink``, one logit for each head of ``query``, and return it, ``[heads]``, in the
+    dtype in which attention is computed: at least float32."""
     check_floating(sink=sink)
     if sink.device != query.device:
         raise ValueError(f"'sink' must be on {query.device}, the device of 'query' (got "
@@ -140,9 +141,8 @@ def check_sink(sink: Tensor, query: Tensor) -> Tensor:
 
 
 def scale_of(query: Tensor) -> float:
-    """Return the default scale of dot products, ``1 / sqrt(channels)``. The scale is finite for any
-    number of channels, and callers must not check it, because the number is symbolic in traced
-    code."""
+    """Return the default scale of dot products, ``1 / sqrt(channels)``. Callers must not check that
+    it is finite, because traced code has no value for a symbolic number of channels."""
     return 1 / math.sqrt(max(query.size(-1), 1))
 
 
@@ -174,7 +174,7 @@ def check_edge_values(
     name: str, values: Tensor | None, query: Tensor, graph: BipartiteGraph,
 ) -> Tensor | None:
     """Check ``edge_bias`` or ``edge_gate``, and return its values as ``[num_edges, heads or 1]`` in
-    the dtype in which attention is computed. Return None for None."""
+    the dtype in which attention is computed: at least float32. Return None for None."""
     if values is None:
         return None
     check_floating(**{name: values})
@@ -192,8 +192,8 @@ def check_edge_values(
 
 def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
                    features: ProjectedFeatures) -> None:
-    """Raise an error unless the features of edges and their projection match ``query``, ``value``
-    and ``graph`` in shape, dtype and device."""
+    """Raise an error unless ``features`` match ``query``, ``value`` and ``graph`` in shape, dtype
+    and device. ``features`` are the features of edges with their projection."""
     edge_attr, projection = features
     check_floating(edge_attr=edge_attr, projection=projection)
     for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):

@@ -97,8 +97,14 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
 
 
 def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
-    """Return a backend that first computes the attention weights and then the weighted sums, for
-    heads of ``channels`` channels."""
+    """Return a backend that computes the attention weights first and then the weighted sums, as
+    several hops need it.
+
+    Args:
+        name (str): ``'auto'`` or the name of a backend.
+        device (torch.device): Device of the graph.
+        channels (int): Number of channels of each head.
+    """
     if name != 'auto':
         return _asked_for(name, device, channels, needs_weights=True)
     return choose_sparse(device, channels)
@@ -173,8 +179,8 @@ def _is_short(graph: BipartiteGraph) -> bool:
 
 
 def _fills_calls(graph: BipartiteGraph) -> bool:
-    """Return whether there are enough pairs that the overhead of the calls of dense attention does
-    not matter. Consecutive segments of the same shape share a call."""
+    """Return whether a complete graph has enough pairs to make up for the overhead of the calls of
+    dense attention. Consecutive segments of the same shape share a call."""
     if graph.num_segments == 1:
         return True
     sizes = torch.stack([host_copy(ptr).diff() for ptr in graph.segments.ptrs])

@@ -20,8 +20,8 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
     .. math:: p_{ij} = \hat{Q}_i \, \hat{S} \, \hat{K}_j^\top
 
     Only the probabilities of edges are computed, in O(edges x clusters) time (SBM-Transformer, Sec.
-    4.1). Memory is O(edges + nodes x clusters), except for the backend ``'gather'``. The
-    probabilities do not include exploration, which is a constant. The estimator
+    4.1). Memory is O(edges + nodes x clusters), except for the backend ``'gather'``. They do not
+    include exploration, a constant that the model adds when edges are drawn. The estimator
     :func:`graphattn.samplers.straight_through` turns the probabilities into a gate or bias.
 
     Args:
@@ -77,8 +77,8 @@ def probability_of_edges(model: FactorModel, graph: BipartiteGraph,
 
 
 class _KnownProbability(torch.autograd.Function):
-    """Autograd function that returns known probabilities of edges, and passes their gradients to
-    the factors of the model."""
+    """Autograd function that returns the known probabilities of edges instead of computing them,
+    and passes their gradients to the factors of the model."""
 
     @staticmethod
     def forward(ctx, query_factor: Tensor, mixing: Tensor, key_factor: Tensor, mixed_query: Tensor,

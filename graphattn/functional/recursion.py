@@ -20,8 +20,11 @@ from graphattn.ops.edge_math import restart
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
                     value: Tensor) -> Tensor:
     """Check ``teleport`` and ``hops``, and return the teleport probability of each hop, ``[hops,
-    num_tokens, heads]``. The first dimension is 1 with ``hops=math.inf``, and 0 if diffusion
-    returns the values unchanged."""
+    num_tokens, heads]``, at least float32. ``value`` is ``[num_tokens, heads, channels]``.
+
+    The first dimension is 1 with ``hops=math.inf``, and 0 if diffusion returns the values
+    unchanged.
+    """
     if isinstance(teleport, Tensor) and teleport.device != value.device:
         raise ValueError(f"'teleport' must be on {value.device}, the device of the values (got "
                          f"{teleport.device}); pass teleport.to('{value.device}')")
@@ -66,8 +69,8 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
 @torch.compiler.disable(reason='convergence depends on tensor values')
 def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
            teleport: Tensor) -> Tensor:
-    """Return the values after infinitely many hops, the limit of the recursion of
-    :func:`diffuse`."""
+    """Return the limit of :func:`diffuse` for infinitely many hops, which all have the same
+    ``teleport``."""
     if in_transform():
         raise NotImplementedError("hops=math.inf supports reverse-mode gradients only; pass a "
                                   "finite number of hops, such as hops=8")

@@ -24,8 +24,17 @@ def register_as_tensors(kind: type[BipartiteGraph]) -> None:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """The sizes of a graph that is flattened to tensors. Two graphs of equal sizes compare equal
-    even if only one of them was reordered."""
+    """Properties that a pytree stores beside the tensors of a graph. Two objects are equal even if
+    only one of the graphs was reordered, so that both use the same compiled code.
+
+    Args:
+        num_keys (int): Number of keys.
+        is_reordered (bool): As :attr:`BipartiteGraph.is_reordered`.
+        num_pairs (int, optional): Number of (query, key) pairs inside the segments; ``None`` if it
+            is not known.
+        is_square (bool, optional): Whether every segment has equal numbers of keys and queries;
+            ``None`` if it is not known.
+    """
 
     num_keys: int
     is_reordered: bool = field(compare=False)

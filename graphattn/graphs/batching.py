@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from graphattn._checks import check_sides, check_size
 from graphattn._tensors import cache_host_copies, host_copy, index_dtype
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> BipartiteGraph:
-    """Return one graph of class ``kind`` that contains all ``graphs`` side by side. The segments of
+    """Return the disjoint union of ``graphs``, which must all be of class ``kind``. The segments of
     the first graph come first, and the segments of each graph keep their order."""
     graphs = _check_can_be_joined(kind, graphs)
     if len(graphs) == 1:
@@ -27,7 +28,7 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
     end = start = 0
     for graph in graphs:
         part, end = key[end:end + graph.num_edges], end + graph.num_edges
-        part.copy_(graph.key.add_(start))
+        _add(part.copy_(graph.csr[1]), start)
         start += graph.num_keys
     segments = Segments.join([graph.segments for graph in graphs],
                              [(graph.num_queries, graph.num_keys) for graph in graphs])
@@ -36,6 +37,14 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
     edge_prob = torch.cat([graph.edge_prob for graph in graphs]) if with_prob else None
     return kind._of(indptr, key, num_keys, segments, edge_prob,
                     any(graph.is_reordered for graph in graphs))
+
+
+def _add(key: Tensor, start: int) -> None:
+    """Add ``start`` to all keys in place. torch does not add integers of type uint16, so it adds
+    integers of type int16 with the same bits."""
+    if key.dtype == torch.uint16:
+        key, start = key.view(torch.int16), start - 2**16 * (start >= 2**15)
+    key.add_(start)
 
 
 @cache_host_copies

@@ -27,17 +27,17 @@ def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
     The mask stores the tiles that have edges, a bit for each pair of partly filled tiles, and 4
     bytes for every tile. The backend ``'flex'`` uses this mask.
 
-    ``flex_attention`` computes all pairs of every tile that has an edge. Random edges at a density
-    of 0.1 % reach about all tiles. :meth:`nearby_order` may concentrate edges in fewer tiles.
+    ``flex_attention`` computes all pairs of every tile that has an edge. At a density of 0.1 %,
+    random edges reach almost all tiles. :meth:`nearby_order` may concentrate edges in fewer tiles.
 
     Args:
         heads (int): Number of heads that are folded into the nodes, if each head has its own graph.
             With 1, all heads share the mask.
         tile (int): Number of queries, and number of keys, of a tile: FlexAttention's block size.
-        is_compact (bool): Whether the lists of tiles are only as wide as the fullest row of tiles,
-            so that memory is O(edges). ``flex_attention`` on CUDA accepts such lists. All other
-            code of torch (``str``, ``to_dense`` and slices of a mask, the compiler for CPUs) needs
-            lists as wide as a row of all tiles.
+        is_compact (bool): Whether ``kv_indices`` and the other index tensors have only as many
+            columns as the fullest row has tiles, which saves memory. ``flex_attention`` on CUDA
+            accepts such tensors. All other code of torch (``str``, ``to_dense``, slices of a mask,
+            the compiler for CPUs) needs a column for every tile of a row.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -90,7 +90,8 @@ def tensors_of_block_mask(mask: BlockMask) -> list[Tensor]:
 
 def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, ...]:
     """Return three tensors ``[num_edges]``: the head of each edge, and the query and the key of the
-    edge, counted from the first node of the head."""
+    edge, counted from the first node of the head. ``of_head`` is the number of queries and the
+    number of keys of one head."""
     query, key = graph.query, graph.key
     head, key_head = query // max(of_head[0], 1), key // max(of_head[1], 1)
     if not torch.equal(head, key_head):
@@ -102,9 +103,18 @@ def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, 
 
 def _lists(row: Tensor, column: Tensor, num_rows: int,
            at_least: int) -> tuple[Tensor, Tensor]:
-    """Return the number of columns of each row, int32 ``[num_rows]``, and the indices of these
-    columns, int32 ``[num_rows, width]``. The width is the largest number of columns, or
-    ``at_least`` if that is more."""
+    """Return a sparse matrix, given by the row and the column of each entry, as lists of columns.
+
+    Args:
+        row (Tensor): Row of each entry, int64 ``[num_entries]``.
+        column (Tensor): Column of each entry, int64 ``[num_entries]``.
+        num_rows (int): Number of rows.
+        at_least (int): Smallest width of the second result.
+
+    Returns:
+        A pair: the number of entries of each row, int32 ``[num_rows]``; and the columns of these
+        entries, ascending and followed by 0, int32 ``[num_rows, width]``.
+    """
     order = (row * (int(column.max()) + 1 if column.numel() else 1) + column).argsort()
     row, column = row[order], column[order]
     counts = row.bincount(minlength=num_rows)
@@ -117,9 +127,20 @@ def _lists(row: Tensor, column: Tensor, num_rows: int,
 
 def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
           num_pairs: int) -> tuple[Tensor, Tensor]:
-    """Return two tensors about tiles: the row of each tile in a table of bits, and this table,
-    int32 ``[rows, words]``. Row 0 has no bit set and row 1 has all bits set; all full tiles share
-    row 1."""
+    """Return a table that has a bit for each (query, key) pair of the partly filled tiles.
+
+    Args:
+        is_partial (Tensor): Whether each tile also has pairs without an edge, bool ``[tiles]``. All
+            these tiles have edges.
+        tile_of_edge (Tensor): Index of the tile of each edge, int64 ``[num_edges]``.
+        pair (Tensor): Index of each edge's pair inside its tile, int64 ``[num_edges]``.
+        num_pairs (int): Number of pairs of a tile.
+
+    Returns:
+        A pair: the row of the table that each tile uses, int64 ``[tiles]``; and the table, int32
+        ``[rows, words]``. Row 0 has no bit set. Row 1 has all bits set, and all full tiles share
+        it.
+    """
     place = torch.where(is_partial, 1 + is_partial.cumsum(0), 1)
     num_words = -(-num_pairs // WORD)
     bits = place.new_zeros(2 + int(is_partial.sum()), num_words, dtype=torch.int32)
@@ -134,7 +155,15 @@ def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
 
 def _look_up(place_of_tile: Tensor, bits: Tensor, tile: int) -> Callable[..., Tensor]:
     """Return the function ``mask_mod`` for FlexAttention, which returns whether a query attends to
-    a key."""
+    a key.
+
+    Args:
+        place_of_tile (Tensor): Row of ``bits`` that each tile uses, int32
+            ``[heads or 1, query tiles, key tiles]``.
+        bits (Tensor): A bit for each pair of a tile, int32 ``[rows, words]``, as :func:`_bits`
+            returns.
+        tile (int): Number of queries, and number of keys, of a tile.
+    """
     is_shared = place_of_tile.size(0) == 1
 
     def attends(sequence: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields, is_dataclass
 from threading import RLock
 from typing import TypeVar
@@ -15,6 +15,11 @@ from graphattn._tensors import index_dtype, outside_transforms
 from graphattn.graphs.graph import BipartiteGraph
 
 Kept = TypeVar('Kept', BipartiteGraph, tuple)
+
+
+class Name(str):
+    """The unique name of an object in cache keys. All values whose keys contain the name are
+    dropped when the object is deleted (:meth:`GraphCache.drop`)."""
 
 
 class GraphCache:
@@ -37,6 +42,7 @@ class GraphCache:
         thread that held the lock does not exist in the forked process."""
         self._lock = RLock()  # reentrant, because building a batch calls get for its sequences
         self._kept: OrderedDict[Hashable, tuple[Kept, int]] = OrderedDict()
+        self._keys_of: dict[Name, set[Hashable]] = {}
         self._num_bytes = 0
 
     def get(self, key: Hashable | None, build: Callable[[], Kept]) -> Kept:
@@ -68,21 +74,26 @@ class GraphCache:
             return
         self._kept[key] = graph, num_bytes
         self._num_bytes += num_bytes
+        for part in key if isinstance(key, tuple) else ():
+            if isinstance(part, Name):
+                self._keys_of.setdefault(part, set()).add(key)
         while self._num_bytes > self.max_bytes:
             _, (_, num_bytes) = self._kept.popitem(last=False)
             self._num_bytes -= num_bytes
 
-    def drop(self, is_dead: Callable[[Hashable], bool]) -> None:
-        """Drop all cached values whose keys ``is_dead`` returns True for."""
+    def drop(self, names: Iterable[Name]) -> None:
+        """Drop all cached values whose keys contain one of ``names``."""
         with self._lock:
-            for key in list(filter(is_dead, self._kept)):
-                _, num_bytes = self._kept.pop(key)
-                self._num_bytes -= num_bytes
+            for name in names:
+                for key in self._keys_of.pop(name, ()):
+                    _, num_bytes = self._kept.pop(key, (None, 0))  # it may have been evicted
+                    self._num_bytes -= num_bytes
 
     def clear(self) -> None:
         """Drop all cached values."""
         with self._lock:
             self._kept.clear()
+            self._keys_of.clear()
             self._num_bytes = 0
 
     @property

@@ -16,10 +16,11 @@ from graphattn.graphs.segments import Segments
 
 
 class CompleteGraph(BipartiteGraph):
-    """Graph whose edges are all pairs of each segment.
+    """Graph in which each query attends to all keys of its segment.
 
-    Edges are listed when they are first read, because dense attention needs no list of edges.
-    Copies of this graph, and graphs that its methods return, are plain graphs.
+    The edges are listed when they are first read, because dense attention needs no list of edges.
+    Copies of this graph, and graphs that its methods return, are plain :class:`BipartiteGraph`
+    objects.
 
     Args:
         segments (Segments): The segments of queries and keys.
@@ -56,7 +57,8 @@ class CompleteGraph(BipartiteGraph):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the graph. Edges count only once they are listed."""
+        """Number of bytes of the graph. Until the edges are listed, only the row pointer is
+        counted."""
         return super().nbytes if '_key' in vars(self) else self._indptr.nbytes
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:

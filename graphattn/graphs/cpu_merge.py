@@ -7,8 +7,19 @@ from graphattn._jit import jit
 
 @jit()
 def merge_rows(indptr, key, other_begin, other_end, other_key, merged_indptr, merged_key):
-    """Write the edges of either graph, and return their number. Row i of the other one begins at
-    ``other_begin[i]`` and ends at ``other_end[i]``."""
+    """Merge the edges of two graphs, each edge once, and return the number of merged edges.
+
+    The edges of each query are sorted by key, in the arguments and in the result.
+
+    Args:
+        indptr, key (ndarray): CSR rows of the first graph: query i has the keys
+            ``key[indptr[i]:indptr[i + 1]]``.
+        other_begin, other_end, other_key (ndarray): Edges of the second graph: query i has the keys
+            ``other_key[other_begin[i]:other_end[i]]``.
+        merged_indptr (ndarray): Receives the row pointer of the result, ``[num_queries + 1]``.
+        merged_key (ndarray): Receives the keys of the result. It must have room for the edges of
+            both graphs.
+    """
     end = 0
     for i in range(len(indptr) - 1):
         merged_indptr[i] = end
@@ -30,7 +41,8 @@ def merge_rows(indptr, key, other_begin, other_end, other_key, merged_indptr, me
 
 @jit()
 def find_in_rows(indptr, key, other_indptr, other_key, is_found):
-    """Write which edges the other graph also has."""
+    """Set ``is_found[e]`` to whether another graph also has edge e. Both graphs are CSR rows whose
+    keys ascend within each row."""
     for i in range(len(indptr) - 1):
         f, other_last = other_indptr[i], other_indptr[i + 1]
         for e in range(indptr[i], indptr[i + 1]):

@@ -9,11 +9,19 @@ from graphattn._jit import jit
 
 @jit()
 def sort_into_rows(edge_index, num_keys, indptr, key, perm):
-    """Fill ``indptr``, ``key`` and the permutation ``perm`` that sorts edges. ``indptr`` starts as
-    zeros.
+    """Sort edges by query and then by key, by counting, and write them to ``indptr``, ``key`` and
+    ``perm``.
 
-    Returns whether the edges are valid (nodes in range, no duplicates) and whether they had to be
-    reordered.
+    Args:
+        edge_index (ndarray): Keys over queries, ``[2, num_edges]``.
+        num_keys (int): Number of keys.
+        indptr (ndarray): Zeros ``[num_queries + 1]``. Receives where the edges of each query begin.
+        key (ndarray): Receives the key of each sorted edge, ``[num_edges]``.
+        perm (ndarray): Receives the index of each sorted edge in ``edge_index``, ``[num_edges]``.
+
+    Returns:
+        A pair of bools: whether the edges are valid (nodes in range, no duplicates), and whether
+        sorting changed their order. If the edges are not valid, the output arrays are incomplete.
     """
     num_edges, num_queries = edge_index.shape[1], len(indptr) - 1
     end_of_key = np.zeros(num_keys + 1, np.int64)

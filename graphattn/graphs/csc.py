@@ -22,8 +22,8 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
 
     Returns:
         A triple: where the edges of each key begin, int64 ``[num_keys + 1]``; the query of each
-        edge in the narrowest dtype, ``[num_edges]``; and the permutation from the order by query to
-        the order by key, int32 or int64 ``[num_edges]``.
+        edge in the narrowest dtype, ``[num_edges]``; and the index of each edge in the given order,
+        int32 or int64 ``[num_edges]``.
     """
     num_queries, num_edges = indptr.numel() - 1, key.numel()
     perm_dtype = torch.int32 if num_edges < 2**31 else torch.int64

@@ -7,8 +7,9 @@ from torch import Tensor
 
 
 def constant_of(edge_prob: Tensor, value: float) -> Tensor:
-    """Return a tensor ``[num_edges]`` in which every entry is ``value``, and whose gradient flows
-    to ``edge_prob``. The tensor stores a single number, which kernels recognise by the stride 0."""
+    """Return a tensor ``[num_edges]`` in which every entry is ``value``. Its gradient is passed on
+    unchanged to ``edge_prob``, which is ``[num_edges]`` too. The tensor stores a single number with
+    stride 0, so that kernels recognise it."""
     return _Constant.apply(edge_prob, value)
 
 

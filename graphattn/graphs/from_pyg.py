@@ -15,7 +15,7 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from graphattn._tensors import is_traced
-from graphattn.graphs.cache import GRAPHS
+from graphattn.graphs.cache import GRAPHS, Name
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pyg_data import read_edges
 
@@ -23,31 +23,38 @@ Edges = BipartiteGraph | Tensor | SparseTensor
 
 
 class SortedEdges(NamedTuple):
-    """A graph together with the permutation that sorted its edges."""
+    """A graph, and the permutation from the original order of its edges.
+
+    Args:
+        graph (BipartiteGraph): The graph, with sorted edges.
+        perm (Tensor, optional): Original index of each edge of the graph, int64 ``[num_edges]``;
+            ``None`` if the edges were given in the order of the graph.
+    """
 
     graph: BipartiteGraph
     perm: Tensor | None  # int64 [num_edges]; None if the edges were sorted
 
     def sort(self, values: Tensor | None) -> Tensor | None:
-        """Return ``values`` of the original edges in the order of the sorted graph, or None for
-        None."""
+        """Return ``values`` ``[num_edges, ...]``, given in the original order of the edges, in the
+        order of the graph's edges. Return ``None`` for ``None``."""
         if values is None or self.perm is None:
             return values
         return values.index_select(0, self.perm)  # a third of the time of values[perm]
 
 
 def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
-    """Return the graph of edges in any of PyG's formats.
+    """Return the graph of edges in any of PyG's formats, and the permutation that sorted the edges.
 
-    The graph is cached in ``graphattn.graphs.cache.GRAPHS`` until ``edges`` are deleted or modified
-    in place. So all layers and steps of a model sort the edges once. Do not modify a tensor of more
-    than :data:`MAX_COMPARED` values through ``.data``, because such a change cannot be detected.
+    The result is cached in ``graphattn.graphs.cache.GRAPHS`` until ``edges`` are deleted or
+    modified in place, so that all layers and steps of a model share one sort. Do not modify a
+    tensor of more than :data:`MAX_COMPARED` values through ``.data``, because such a change cannot
+    be detected.
 
     Args:
-        edges (BipartiteGraph, Tensor or SparseTensor): A graph; an ``edge_index`` ``[2,
-            num_edges]`` in any order, with keys in the first row and queries in the second; or a
-            transposed adjacency ``adj_t`` ``[query, key]``, which is a sparse Tensor of torch or of
-            torch-sparse.
+        edges (BipartiteGraph, Tensor or SparseTensor): A graph; an ``edge_index``
+            ``[2, num_edges]`` in any order, with keys in the first row and queries in the second;
+            or a transposed adjacency ``adj_t`` ``[query, key]``, which is a sparse Tensor of torch
+            or of torch-sparse.
         num_queries (int): Number of queries.
         num_keys (int): Number of keys.
 
@@ -136,13 +143,12 @@ def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> Sort
 
 
 # Cache keys contain a name that is assigned to each object, because Python reuses addresses.
-_KIND = 'edges'
 MAX_COMPARED = 2**16  # number of values; all changes of tensors up to this size are detected
 _NUMBERS, _KNOWN, _GONE = count(), WeakIdKeyDictionary(), deque()
 
 
 class _Known:
-    """The name of a tensor of edges in cache keys, and the number of its known changes.
+    """Identity of edges in cache keys: a unique name, and a version that changes with the edges.
 
     In-place changes increment the version of a tensor, but changes through ``.data`` or a numpy
     view do not. To detect the latter changes, CPU tensors of up to ``MAX_COMPARED`` values are
@@ -150,7 +156,7 @@ class _Known:
     """
 
     def __init__(self):
-        self.name, self._changes, self._copy = f'{_KIND} {next(_NUMBERS)}', 0, None
+        self.name, self._changes, self._copy = Name(f'edges {next(_NUMBERS)}'), 0, None
 
     def version(self, edges: Edges) -> tuple[int, int]:
         if not isinstance(edges, Tensor):  # other types are immutable
@@ -163,17 +169,16 @@ class _Known:
         return edges._version, self._changes
 
 
-def identity_of(edges: Edges) -> tuple[str, str, tuple[int, int]] | None:
-    """Return the identity of the tensor ``edges`` in cache keys, or ``None`` if in-place changes of
-    this tensor cannot be detected. The identity changes when the edges change. When the tensor is
-    deleted, the values cached under its identity are dropped."""
-    gone = {_GONE.popleft() for _ in range(len(_GONE))}
-    if gone:
-        GRAPHS.drop(lambda key: key[0] == _KIND and not gone.isdisjoint(key))
+def identity_of(edges: Edges) -> tuple[Name, tuple[int, int]] | None:
+    """Return a cache key for the object ``edges`` that changes when the edges are modified, or
+    ``None`` if modifications cannot be detected. Values cached under the keys of deleted objects
+    are dropped from ``GRAPHS`` in the next call."""
+    if _GONE:
+        GRAPHS.drop([_GONE.popleft() for _ in range(len(_GONE))])
     if isinstance(edges, Tensor) and (is_traced(edges) or edges.is_inference()):
         return None
     known = _KNOWN.get(edges)
     if known is None:
         _KNOWN[edges] = known = _Known()
         weakref.finalize(edges, _GONE.append, known.name).atexit = False
-    return _KIND, known.name, known.version(edges)
+    return known.name, known.version(edges)

@@ -235,8 +235,8 @@ class BipartiteGraph:
     def csc(self) -> tuple[Tensor, Tensor, Tensor]:
         """The edges sorted by key, as three tensors that are cached on first use: where the edges
         of each key begin, int64 ``[num_keys + 1]``; the query of each edge, uint16, int32 or int64
-        ``[num_edges]``; and the permutation from the order by query to the order by key, int32 or
-        int64 ``[num_edges]``."""
+        ``[num_edges]``; and the index of each edge in :attr:`edge_index`, int32 or int64
+        ``[num_edges]``."""
         if self._csc is not None:
             return self._csc
         csc = csc_of_rows(self._indptr, self._key, self._num_keys)
@@ -246,8 +246,8 @@ class BipartiteGraph:
 
     @property
     def block_mask(self) -> BlockMask:
-        """The graph as a ``BlockMask`` of FlexAttention, see :meth:`to_block_mask`. The mask is
-        cached on first use, and compact except on CPUs."""
+        """The graph as a ``BlockMask`` of FlexAttention, see :meth:`to_block_mask`, with
+        ``is_compact=True`` except on CPUs. The mask is cached on first use."""
         if self._block_mask is None:
             with outside_transforms():
                 self._block_mask = self.to_block_mask(is_compact=self.device.type != 'cpu')
@@ -284,8 +284,9 @@ class BipartiteGraph:
 
     @property
     def edge_gate(self) -> Tensor | None:
-        """Ones ``[num_edges]`` whose gradient flows to :attr:`edge_prob`, or ``None`` if the edges
-        have no probabilities. The tensor stores a single number."""
+        """Factors of the dot products of the edges that are all 1 but pass their gradient to
+        :attr:`edge_prob`, ``[num_edges]``; or ``None`` if the edges have no probabilities. The
+        tensor stores a single number."""
         return None if self._edge_prob is None else constant_of(self._edge_prob, 1.)
 
     @property
@@ -339,8 +340,9 @@ class BipartiteGraph:
 
     @cached_property
     def is_complete(self) -> bool:
-        """Return whether all pairs inside the segments are known to be edges. Values are read only
-        if sizes do not decide, because reading synchronises a GPU."""
+        """Return whether each query is known to attend to all keys of its segment. The answer is
+        ``False`` if it depends on values that a compiler cannot read. Values are read only if the
+        sizes do not decide, because reading synchronises a GPU."""
         # Square segments have the fewest pairs if all have the same size.
         are_square = self._segments.query_ptr is self._segments.key_ptr
         if are_square and self.num_edges * self.num_segments < self.num_queries**2:
@@ -355,7 +357,7 @@ class BipartiteGraph:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the graph, including the order by key and the tiles if these are
+        """Number of bytes of the graph, including :attr:`csc` and :attr:`block_mask` if they are
         cached."""
         held = [self._indptr, self._key, *self._segments.ptrs, *(self._csc or ())]
         if self._block_mask is not None:
@@ -463,16 +465,16 @@ class BipartiteGraph:
                                   edge_prob, self._is_reordered)
 
     def with_self_loops(self) -> BipartiteGraph:
-        """Return this graph with an edge from every token to itself. The graph must be square
-        (:attr:`is_square`)."""
+        """Return this graph with an edge from every token to itself, without :attr:`edge_prob`. The
+        graph must be square (:attr:`is_square`)."""
         check_square(self, 'with_self_loops')
         token = torch.arange(self.num_queries, device=self.device)
         return self._with_pairs(sort_pairs(torch.cat([self._pairs(),
                                                       token * (self.num_keys + 1)])))
 
     def without_self_loops(self) -> BipartiteGraph:
-        """Return this graph without edges from a token to itself. The graph must be square
-        (:attr:`is_square`)."""
+        """Return this graph without edges from a token to itself, and without :attr:`edge_prob`.
+        The graph must be square (:attr:`is_square`)."""
         check_square(self, 'without_self_loops')
         return self._with_pairs(self._pairs()[self.key != self.query])
 

@@ -15,13 +15,14 @@ from graphattn._tensors import host_copy
 
 @dataclass(frozen=True)
 class PairLayout(ABC):
-    """Base class of layouts, which assign each pair of a mask of ``size`` tokens the index of a
-    value.
+    """Base class of layouts. A layout decides which (query, key) pairs of a mask share a value: it
+    assigns the index of a value to each pair of ``size`` tokens.
 
-    Two more indices follow the indices of the values: :attr:`always_on` and :attr:`always_off`.
+    Two further indices mark pairs without a value of their own: :attr:`always_on` and
+    :attr:`always_off`.
 
-    A shorter sequence uses the first positions of the mask. Only its last token uses the last
-    position of the mask, because the last token of a sequence of full length is the separator.
+    A shorter sequence uses the first positions of the mask, but its last token uses the last
+    position of the mask, because the last token of every sequence is a separator.
 
     Args:
         size (int): Number n of tokens of the mask.
@@ -53,8 +54,9 @@ class PairLayout(ABC):
 
     @abstractmethod
     def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Return the index of the value of each pair of a query and a key inside the border. The
-        results for pairs on the border are ignored."""
+        """Return the index of the value of each pair ``query``, ``key`` inside the border, in a
+        sequence of ``length`` tokens. ``query`` and ``key`` are positions, int64 of shapes that
+        broadcast. The caller ignores the results for pairs on the border."""
 
     @abstractmethod
     def _inner_multiplicity(self, device: torch.device) -> Tensor:
@@ -62,12 +64,12 @@ class PairLayout(ABC):
 
     @property
     def always_on(self) -> int:
-        """The index that marks pairs which are always on."""
+        """The index of pairs whose query always attends to their key."""
         return self.num_values
 
     @property
     def always_off(self) -> int:
-        """The index that marks pairs which are always off."""
+        """The index of pairs whose query never attends to their key."""
         return self.num_values + 1
 
     @property
@@ -77,12 +79,13 @@ class PairLayout(ABC):
         return self.size
 
     def value_of(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Return the index of the value of each pair of a sequence of ``length`` tokens.
+        """Return the index of the value of each given (query, key) pair of a sequence.
 
         Args:
-            query (Tensor): int64, of any shape.
-            key (Tensor): int64, of a shape that broadcasts with that of ``query``.
-            length (int): Tokens of the sequence.
+            query (Tensor): Positions of the queries, int64, of any shape.
+            key (Tensor): Positions of the keys, int64, of a shape that broadcasts with that of
+                ``query``.
+            length (int): Number of tokens of the sequence.
 
         Returns:
             int64 Tensor of the broadcast shape.
@@ -105,12 +108,11 @@ class PairLayout(ABC):
         return self.value_of(token[:, None], token, length)
 
     def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the pairs that are on in a sequence of ``length`` tokens, sorted by head, query
-        and key.
+        """Return the (query, key) pairs that are on in a sequence, sorted by head, query and key.
 
         Args:
             is_on (Tensor): Whether each value is on, bool ``[heads, num_values]``.
-            length (int): Tokens of the sequence.
+            length (int): Number of tokens of the sequence.
 
         Returns:
             A triple: the number of keys of each query, int64 ``[heads, length]``, on the CPU
@@ -143,8 +145,9 @@ class PairLayout(ABC):
         return (values @ multiplicity[:-2].to(values.dtype)).sum() + always_on
 
     def multiplicity(self, device: torch.device | str = 'cpu') -> Tensor:
-        """Return how many of the n x n pairs have each value and each of the two constants, int64
-        ``[num_values + 2]``. The pairs are not enumerated."""
+        """Return how many of the n x n pairs have each index, int64 ``[num_values + 2]``. The last
+        two entries count the pairs that are always on and always off. The pairs are not
+        enumerated."""
         inner = self._inner_multiplicity(check_device(device))
         on_border = self.size**2 - self._inner_size**2
         return torch.cat([inner, inner.new_full((1,), on_border), inner.new_zeros(1)])
@@ -276,9 +279,18 @@ class DiagonalLayout(PairLayout):
         return degree, key, value
 
     def _offsets(self, is_on: Tensor, inner_length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return three tensors about the diagonals that are on: ``key - query`` of each such
-        diagonal, ascending within each head; and for each row inside the border, the first of its
-        diagonals and their number, both ``[heads, inner_length]``."""
+        """Return the diagonals that are on, and the diagonals that each query crosses.
+
+        Args:
+            is_on (Tensor): Whether each distance is on, bool ``[heads, num_values]``.
+            inner_length (int): Number of queries inside the border.
+
+        Returns:
+            A triple: ``key - query`` of each diagonal that is on, int64, ascending within each
+            head; for each query, the index of its first diagonal in this list, int64
+            ``[heads, inner_length]``; and the number of its diagonals, int64
+            ``[heads, inner_length]``.
+        """
         token = torch.arange(max(inner_length, 0), device=is_on.device)
         reach = self.num_values
         head, distance = is_on.nonzero(as_tuple=True)
@@ -293,8 +305,19 @@ class DiagonalLayout(PairLayout):
 
     def _with_border(self, offset: Tensor, value: Tensor, first: Tensor, degree: Tensor,
                      length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the pairs inside the border together with the pairs of the border: one pair at
-        both ends of each row, and a full row at the beginning and at the end."""
+        """Add the pairs of the border to diagonals inside the border: a pair at both ends of each
+        row, and a full row at the beginning and at the end.
+
+        Args:
+            offset (Tensor): ``key - query`` of each diagonal, as :meth:`_offsets` returns.
+            value (Tensor): Index of the value of each diagonal, shaped like ``offset``.
+            first (Tensor): Index of the first diagonal of each query, as :meth:`_offsets` returns.
+            degree (Tensor): Number of diagonals of each query, shaped like ``first``.
+            length (int): Number of tokens of the sequence, including the border.
+
+        Returns:
+            The first four arguments with the border.
+        """
         token = torch.arange(length, device=offset.device)
         all_keys = len(offset) + 2
         offset = torch.cat([F.pad(offset, (1, 1)), token, token + 1 - length])

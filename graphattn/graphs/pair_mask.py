@@ -171,11 +171,13 @@ class MaskedPairs:
         return sorted(Counter(length for length in self._lengths if length).items())
 
     def sort(self, x: Tensor) -> Tensor:
-        """Return the tokens ``x`` in the order in which sequences are sorted by their length."""
+        """Return the rows of ``x``, one for each token, in another order: sequences with fewer
+        tokens come first."""
         return x if self._order is None else x.index_select(0, self._order)
 
     def unsort(self, x: Tensor) -> Tensor:
-        """Return tokens that :meth:`sort` has sorted in their original order."""
+        """Return the rows of ``x`` in the original order of the tokens. This is the inverse of
+        :meth:`sort`."""
         return x if self._order is None else torch.zeros_like(x).index_copy(0, self._order, x)
 
     @cached_property

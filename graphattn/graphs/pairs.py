@@ -152,8 +152,32 @@ def _merged(merge: Callable, rows: Rows, others: tuple[Tensor, Tensor, Tensor],
     (indptr, key), num_others = rows, others[2].numel() if num_others is None else num_others
     merged_indptr, merged = torch.empty_like(indptr), key.new_empty(key.numel() + num_others)
     end = merge(*(x.numpy() for x in (indptr, key, *others, merged_indptr, merged)))
-    is_full = end > .9 * merged.numel()  # then a copy would free little memory
-    return merged_indptr, merged[:end] if is_full else merged[:end].clone()
+    return merged_indptr, _cut(merged, end)
+
+
+def _cut(key: Tensor, num_edges: int) -> Tensor:
+    """Return the first keys, copied if the copy frees much memory."""
+    return key[:num_edges] if num_edges > .9 * key.numel() else key[:num_edges].clone()
+
+
+def rows_of_ranges(begin: Tensor, end: Tensor, num_keys: int) -> Rows | None:
+    """Return the rows of a graph in which query i has the keys from ``begin[i, r]`` to ``end[i, r]
+    - 1`` for each r, or ``None`` if sorting all pairs is as fast.
+
+    Args:
+        begin, end (Tensor): int64 ``[num_queries, num_ranges]``, in any order. Ranges may overlap,
+            and are cut at the first and the last key.
+        num_keys (int): Number of keys.
+    """
+    most = int((end.clamp(max=num_keys) - begin.clamp(min=0)).clamp_(min=0).sum())
+    are_worth_it = most >= _EDGES_WORTH_COMPILING and begin.size(1) <= _MAX_RANGES
+    put = _compiled('put_ranges', 'cpu_ranges') if are_worth_it and _is_numpys(begin) else None
+    if put is None:
+        return None
+    indptr = begin.new_empty(len(begin) + 1)
+    key = begin.new_empty(most, dtype=index_dtype(num_keys))
+    num_edges = put(*(x.numpy() for x in (begin, end, indptr, key)), num_keys)
+    return indptr, _cut(key, num_edges)
 
 
 def find_rows(rows: Rows, others: Rows) -> Tensor | None:
@@ -173,6 +197,7 @@ def _are_many(rows: Rows, others: Rows) -> bool:
 
 
 _KEYS_WORTH_COUNTING = 1 << 16
+_MAX_RANGES = 16  # of a row, because each range of a row is compared with all others
 _EDGES_WORTH_COMPILING = 1 << 15  # the loops take a second to compile, once
 
 

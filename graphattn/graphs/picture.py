@@ -90,8 +90,13 @@ def new_axes(width: float, height: float) -> Axes:
 
 
 def shades_of(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor:
-    """Check weights on edges, and return the weights as float64 ``[num_edges, heads]``. The
-    argument ``weights`` is ``[num_edges]`` or, if ``dimensions`` is 2, ``[num_edges, heads]``."""
+    """Check weights on edges, and return them as float64 ``[num_edges, heads]`` on the CPU.
+
+    Args:
+        graph (BipartiteGraph): The graph of the edges.
+        weights (Tensor): ``[num_edges]`` or ``[num_edges, heads]``, finite and not negative.
+        dimensions (int): Largest number of dimensions of ``weights`` to accept, 1 or 2.
+    """
     check_strided('weights', weights)
     if weights.shape[:1] != (graph.num_edges,) or weights.dim() > dimensions:
         shape = ' or '.join(['[num_edges]', '[num_edges, heads]'][:dimensions])

@@ -112,8 +112,9 @@ def from_radius(
 
 def _graph(cls: type[BipartiteGraph], query: Tensor, key: Tensor | None, query_ptr: Tensor | None,
            key_ptr: Tensor | None, edges_of: Callable) -> BipartiteGraph:
-    """Return the graph of the points of all examples. ``edges_of(queries, keys, number)`` returns
-    the edges of one example, ``[2, num_edges]`` with keys in row 0."""
+    """Return the graph of the points of all examples, with the arguments of :func:`from_nearest`.
+    ``edges_of(queries, keys, number)`` takes the coordinates and the number of one example, and
+    returns its edges ``[2, num_edges]`` with keys in row 0."""
     if key is None and key_ptr is not None:
         raise ValueError("'key_ptr' must be None without 'key', because then the points of 'query' "
                          "are also the keys; omit 'key_ptr', or pass 'key'")

@@ -30,7 +30,7 @@ class Segments:
 
     Attributes:
         query_ptr, key_ptr (Tensor): As given. They are not copied, so do not modify them.
-        ptrs (tuple): The pair of both.
+        ptrs (tuple): The pair ``(query_ptr, key_ptr)``.
     """
 
     def __init__(self, query_ptr: Tensor, key_ptr: Tensor, num_pairs: int | None = None,
@@ -52,7 +52,7 @@ class Segments:
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
            device: torch.device, *, heads: int = 1, validate: bool = True,
            look: bool = True) -> Segments:
-        """Return Segments from two pointers, to queries and to keys. Each pointer may be omitted.
+        """Return the segments that ``query_ptr`` and ``key_ptr`` mark. Both may be ``None``.
 
         Args:
             query_ptr (Tensor, optional): As in :class:`Segments`. If omitted, there is one segment
@@ -61,8 +61,9 @@ class Segments:
                 if the numbers of keys and queries are equal; otherwise there is one segment for
                 each head.
             sizes (tuple): Number of queries and number of keys.
-            device (torch.device): The device of both pointers.
-            heads (int): Number of heads that are folded into the nodes.
+            device (torch.device): The device of the pointers.
+            heads (int): Number of heads, if each head has its own graph; the nodes of head 0 come
+                first. Used only where a pointer is omitted.
             validate (bool): Whether to check and copy the pointers.
             look (bool): Whether to check the values of the pointers too, which synchronises a GPU.
 
@@ -94,8 +95,12 @@ class Segments:
 
     @classmethod
     def join(cls, parts: list[Segments], sizes: list[tuple[int, int]]) -> Segments:
-        """Concatenate the segments of several parts. ``sizes`` are the numbers of queries and keys
-        of each part."""
+        """Return the segments of the disjoint union of several graphs.
+
+        Args:
+            parts (list of Segments): The segments of each graph.
+            sizes (list of tuple): Numbers of queries and of keys of each graph.
+        """
         num_queries, num_keys = zip(*sizes)
         query_ptr = join_ptrs([part.query_ptr for part in parts], num_queries)
         is_shared = all(part.key_ptr is part.query_ptr for part in parts)
@@ -174,8 +179,16 @@ class Segments:
 
 def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device,
              look: bool) -> Tensor | None:
-    """Check the pointer ``ptr``, because compiled loops do not check bounds, and return a copy. A
-    copy is needed because changes of the original through numpy could not be detected."""
+    """Check ``query_ptr`` or ``key_ptr``, and return a copy, because changes of the original
+    through numpy could not be detected.
+
+    Args:
+        name (str): Name of the argument in error messages.
+        ptr (Tensor, optional): The pointer; the result is ``None`` if it is omitted.
+        size (int): Number of nodes, where the pointer must end.
+        device (torch.device): The device of the nodes.
+        look (bool): Whether to check values too, and not only type, shape and device.
+    """
     if ptr is None:
         return None
     if look:
@@ -215,12 +228,12 @@ def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Concatenate the offsets of the segments of several parts, shifted by the nodes before each
-    part.
+    """Return where the segments of several graphs begin if the nodes of these graphs are
+    concatenated.
 
     Args:
-        ptrs (list of Tensor): Offsets of each part, which begin at 0.
-        sizes (sequence of int): Number of nodes of each part, which saves a look at the offsets.
+        ptrs (list of Tensor): Where the segments of each graph begin, int64, from 0.
+        sizes (sequence of int): Number of nodes of each graph, so that ``ptrs`` need not be read.
     """
     starts = accumulate(sizes, initial=0)
     return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

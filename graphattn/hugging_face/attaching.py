@@ -77,27 +77,27 @@ def attach(
                                 that is the same for all heads and queries, ``[batch, 1, 1, keys]``
     masks                       causal masks, windows and chunks, evaluated on the edges only; masks
                                 of four dimensions, boolean or added to logits, read on the edges
-    packed sequences            by ``cu_seq_lens_q`` or by ``position_ids`` that begin anew: each
-                                sequence has its own positions, windows and global tokens
+    packed sequences            marked by ``cu_seq_lens_q`` or by restarting ``position_ids``:
+                                each sequence has its own positions, windows and global tokens
     ``position_bias``           read on the edges, with its gradient
     ``indices``                 define the edges (``BipartiteGraph.from_topk``); ``along`` is
                                 ``None``
-    ``torch.compile``           the same results. With ``fullgraph=True`` there is no graph break
-                                along patterns if tokens are all that the model is given: no padding
-                                mask, cache or positions, and no shorter window of the model.
-                                Otherwise there is one at each attention
+    ``torch.compile``           the same results. Attention along patterns has no graph break if the
+                                model gets only tokens: no padding mask, no cache, no positions, and
+                                no window that is shorter than the sequence. Otherwise, each
+                                attention module has a graph break
     continuous batching         not supported by transformers for other implementations of attention
-    cache                       dynamic, static, sliding and quantised: rows of the pattern from the
-                                decoded position on. Patterns whose rows depend on the length, such
-                                as random keys, change as a sequence grows; cached tokens then
-                                belong to shorter graphs. Clusters by content need all keys, so a
-                                cache that drops none. Other sources need ``use_cache=False``
+    cache                       dynamic, static, sliding and quantised: each new token gets its own
+                                edges of the pattern. Patterns that depend on the length, such as
+                                random keys, change as a sequence grows; cached tokens then keep
+                                the edges of shorter sequences. Clusters by content need a cache
+                                that drops no keys. Other sources need ``use_cache=False``
     ``output_attentions``       dense weights, 0 where there is no edge
-    fewer heads of keys         not repeated, unless heads own a graph each
+    fewer heads of keys         not repeated, unless each head has its own graph
     ``softcap``, ``s_aux``      applied; ``sinks`` of each query: an error
     cross-attention             recognised in a call by separate hidden states for keys, or by
                                 lengths that no cache explains. It is not replaced, with a warning,
-                                unless ``layers`` names its module
+                                unless its module is in ``layers``
     custom attention code       not replaced, with a warning; it gets the same masks as before
     ==========================  ====================================================================
 
@@ -106,13 +106,15 @@ def attach(
             ``AttentionInterface``.
         along (GraphSource, Pattern, str or None): A source, a pattern, its expression
             (``'SlidingWindow(64) | GlobalTokens(1)'``), the name of a preset (``'bigbird'``), or
-            the HeadClusters of one of the ``heads``.
-            ``None`` is for models that choose their own keys and pass ``indices``. A mapping of
-            layers, or a list of one for each layer, attaches layers to different graphs; a
-            :class:`graphattn.sources.PatternSource` of several patterns does so for heads.
+            the :class:`HeadClusters` of one of the ``heads``. ``None`` is for models that choose
+            their own keys and pass ``indices``. A mapping from layers to these, or a list with one
+            for each layer, gives layers different graphs; a
+            :class:`graphattn.sources.PatternSource` of several patterns gives heads different
+            graphs.
         layers (sequence, optional): Indices of self-attention modules in the order of
-            ``model.modules()``, or names of attention modules. If omitted, all self-attention. In
-            named cross-attention, query i of a pattern is at the position of key i.
+            ``model.modules()``, or names of attention modules. If omitted, all self-attention
+            modules. In cross-attention that is named here, query i of a pattern is at the position
+            of key i.
         heads (sequence of int, optional): Heads that attend along the pattern. The others keep full
             attention, by edges between all tokens, until a later call attaches them too. If
             omitted, all heads.
@@ -188,7 +190,7 @@ def attached(
     model: PreTrainedModel, along: Along | Mapping[int | str, Along] | Sequence[Along],
     **options: Any,
 ) -> Iterator[PreTrainedModel]:
-    """Attach a model inside a ``with`` block; afterwards it is attached as it was before.
+    """Attach a model inside a ``with`` block, and restore its earlier attachments at the end.
 
     Layers and heads that are attached already attend along the new graph inside the block.
 
@@ -221,8 +223,8 @@ def attached(
 
 @contextmanager
 def kept(model: nn.Module) -> Iterator[None]:
-    """Return a context that gives all modules of a model their present attachments again at its
-    end."""
+    """Return a context manager that restores the attachments of a model at its end: which modules
+    attend along which source, with which settings and learned teleports."""
     before = {module: (module.graph_attachment, getattr(module, 'graph_source', None),
                        getattr(module, 'graph_teleport_logit', None))
               for module in model.modules() if hasattr(module, 'graph_attachment')}
@@ -243,8 +245,8 @@ def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
     Args:
         model (PreTrainedModel): An attached model.
         layers (sequence, optional): Attached layers, as in :func:`attach`; all if omitted.
-        heads (sequence of int, optional): Heads that keep full attention from now on, while the
-            others of these layers stay attached; all if omitted.
+        heads (sequence of int, optional): Heads that return to full attention, while the other
+            heads of these layers stay attached; all heads if omitted.
 
     Returns:
         The model.
@@ -276,8 +278,9 @@ def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
 
 def _sources_of(along: Any, layers: Sequence[int | str] | None, modules: dict[str, nn.Module],
                 ) -> tuple[Sequence[int | str] | None, dict[str, GraphSource | None]]:
-    """Return the given ``layers``, and a dict from the name of each module to attach to its
-    source."""
+    """Return the layers that the caller named, or ``None``, and a dict from the name of each module
+    to attach to its source. ``along`` and ``layers`` are those of :func:`attach`; ``modules`` are
+    the attention modules of the model by name."""
     if isinstance(along, Mapping):
         if layers is not None:
             raise ValueError("'layers' must be None if 'along' is a mapping, whose keys already "
@@ -295,8 +298,8 @@ def _sources_of(along: Any, layers: Sequence[int | str] | None, modules: dict[st
 
 def _plan(source: GraphSource | None, heads: Sequence[int] | None, name: str, module: nn.Module,
           backend: str, learn_teleport: bool) -> tuple[GraphSource | None, tuple[int, ...] | None]:
-    """Return the source that a module will have after it is attached, and its attached heads, or
-    None for all heads."""
+    """Return the source that a module will have once it is attached, and its attached heads, or
+    ``None`` for all heads. The arguments are those of :func:`attach`, for the module ``name``."""
     before = getattr(module, 'graph_attachment', None)
     if heads is None:
         _check_free(name, module)
@@ -326,8 +329,9 @@ def attends(module: nn.Module) -> bool:
 
 def _without(name: str, module: nn.Module, heads: Sequence[int] | None,
              ) -> tuple[GraphSource | None, tuple[int, ...] | None]:
-    """Return the source and the attached heads that a module will have after some of its heads are
-    detached, or a pair of None if no head is left."""
+    """Return the source and the attached heads that the module ``name`` will have once ``heads``
+    are detached, or a pair of ``None`` if no head is left. All heads are detached if ``heads`` is
+    ``None``."""
     if heads is None:
         return None, None
     heads, has = check_head_numbers(heads, name, module), module.graph_attachment.heads
@@ -344,7 +348,8 @@ def _without(name: str, module: nn.Module, heads: Sequence[int] | None,
 
 
 def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> None:
-    """Detach the heads of a module that another attachment is about to replace."""
+    """Detach the given heads of the module ``name``, as far as they are attached, so that they can
+    be attached again. All heads are detached if ``heads`` is ``None``."""
     if not attends(module):
         return
     has = module.graph_attachment.heads
@@ -360,7 +365,8 @@ def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> Non
 
 def switch(module: nn.Module, attachment: Attachment, source: GraphSource | None = None,
             logit: nn.Parameter | None = None) -> None:
-    """Give a module another attachment, source and learned teleport."""
+    """Replace the attachment of a module, its source, and ``logit``, the parameter of its learned
+    teleport. The hooks of the old attachment are replaced too."""
     _remove_hooks(module)
     for name, value in (('graph_source', source), ('graph_teleport_logit', logit)):
         if hasattr(module, name):

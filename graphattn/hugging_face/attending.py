@@ -1,4 +1,4 @@
-"""Run a model whose attention is watched, sequence by sequence and some rows at a time."""
+"""Run a model and measure its attention weights, one sequence and a few queries at a time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ BLOCK = 2**20  # weights at once
 
 def run_all(model: nn.Module, modules: dict[str, nn.Module], batches: Iterable[Any],
             watching: Attending, ids: Tensor) -> None:
-    """Run an attached model on all batches, with the attention that watches in its modules.
+    """Run an attached model on all batches, with ``watching`` in place of the attention of its
+    attached modules.
 
     Args:
-        model (Module): The model.
-        modules (dict): Its attention modules by their names.
-        batches (iterable): Arguments of the model, or ids of tokens.
-        watching (Attending): The attention.
-        ids (Tensor): Ids of special tokens.
+        model (Module): The model. Its attachments change, so call it inside :func:`kept`.
+        modules (dict): Attention modules of the model by name.
+        batches (iterable): Arguments of the model by name, or ``input_ids``.
+        watching (Attending): Computes the attention and measures its weights.
+        ids (Tensor): Ids of special tokens, int64 ``[num_ids]``.
     """
     for name, module in modules.items():
         if attends(module):
@@ -57,13 +58,16 @@ def _run(model: nn.Module, batch: Any, watching: Attending, ids: Tensor) -> None
 
 @dataclass
 class Attending(ABC):
-    """Attention of sequence after sequence, whose weights are seen in blocks of rows.
+    """Base class of attention that measures its own weights, sequence by sequence. A subclass
+    computes the output of a sequence in :meth:`_see`, from the weights of a few queries at a time.
 
     Args:
-        is_special (tuple): Which tokens of the batch are special, in the encoder and in a decoder
-            behind it, ``[batch, length]`` or ``None``.
-        is_first (bool): Whether no layer has seen this batch.
-        lengths (list of int): Lengths of the inputs.
+        is_special (tuple of Tensor): Which tokens of the current batch are special, bool
+            ``[batch, length]`` or ``None``: tokens of the encoder or only stack, and tokens of the
+            decoder.
+        is_first (bool): Whether no module has attended in the current batch yet.
+        lengths (list of int): Number of tokens of each sequence so far, as the first module sees
+            them.
     """
 
     is_special: tuple[Tensor | None, ...] = field(default=(None, None), kw_only=True)
@@ -71,13 +75,25 @@ class Attending(ABC):
     lengths: list[int] = field(default_factory=list, kw_only=True)
 
     def begin(self, *is_special: Tensor | None) -> None:
-        """Begin a batch."""
+        """Begin a batch. The arguments become the attribute ``is_special``."""
         self.is_special, self.is_first = is_special, True
 
     def attend(self, name: str, query: Tensor, key: Tensor, value: Tensor, tokens: PaddedTokens,
                rules: PairRules, *, scale: float | None, softcap: float | None,
                sink: Tensor | None) -> Tensor:
-        """Return attention, and see its weights."""
+        """Return the output of a call of an attention module, and measure its weights.
+
+        Args:
+            name (str): Name of the module.
+            query, key, value, tokens, rules, scale, softcap, sink: As in
+                :func:`graphattn.layers.padded.attend_padded`.
+
+        Returns:
+            Tensor ``[batch, num_queries, heads, value_channels]``, 0 for padding.
+
+        Raises:
+            ValueError: The keys are not the tokens of the queries.
+        """
         if not tokens.is_square:
             raise ValueError("'batches' must contain whole sequences (got keys that are not the "
                              "tokens of the queries); pass no cache to the model")
@@ -107,22 +123,34 @@ class Attending(ABC):
 
     @abstractmethod
     def _see(self, name: str, one: OneSequence, value: Tensor, is_special: Tensor | None) -> Tensor:
-        """Return the outputs of a sequence in a layer, ``[heads, length, channels]``."""
+        """Measure the weights of one sequence in an attention module, and return the output.
+
+        Args:
+            name (str): Name of the module.
+            one (OneSequence): Queries and keys of the sequence.
+            value (Tensor): Values ``[heads, length, value_channels]``.
+            is_special (Tensor, optional): Whether each token is special, bool ``[length]``.
+
+        Returns:
+            Tensor ``[heads, length, value_channels]``.
+        """
 
 
 @dataclass
 class OneSequence:
-    """Queries and keys of one sequence, and the rules between them.
+    """Queries and keys of one sequence in an attention module, and all that its attention weights
+    depend on.
 
     Args:
         query (Tensor): ``[heads, length, channels]``.
         key (Tensor): Shaped like ``query``.
-        scale (float): Factor of their products.
-        row (Tensor): The row of the batch, int64 ``[length]``.
-        slot (Tensor): The slots in it, int64 ``[length]``.
-        rules (PairRules): Which query may attend to which key.
-        batch (int): Number of rows.
-        softcap (float, optional): Bound on the logits.
+        scale (float): Factor of the dot products.
+        row (Tensor): Index of the sequence's row in the padded batch, once for each token, int64
+            ``[length]``.
+        slot (Tensor): Position of each token in this row, int64 ``[length]``.
+        rules (PairRules): Which query may attend to which key, and biases of logits.
+        batch (int): Number of rows of the padded batch.
+        softcap (float, optional): Bound on the absolute logits before biases.
         sink (Tensor, optional): Logit of each head's sink, ``[heads, 1, 1]``.
     """
 
@@ -137,14 +165,20 @@ class OneSequence:
     sink: Tensor | None
 
     def blocks(self) -> Iterator[Tensor]:
-        """Yield the rows in blocks."""
+        """Return an iterator over all queries, as int64 indices ``[rows]`` of a few consecutive
+        queries at a time: about 2^20 attention weights of all heads."""
         heads, length, _ = self.query.shape
         return iter(torch.arange(length, device=self.query.device).split(
             max(1, BLOCK // (length * heads))))
 
     def weights(self, rows: Tensor, heads: slice = slice(None)) -> Tensor:
-        """Return the weights of some rows, ``[heads, rows, length]``; 0 where a query may attend to
-        no key."""
+        """Return the attention weights of the queries ``rows``, ``[heads, rows, length]``. All
+        weights of a query that may attend to no key are 0.
+
+        Args:
+            rows (Tensor): Indices of queries, int64 ``[rows]``.
+            heads (slice): Heads to return the weights of; all if omitted.
+        """
         logit = (self.query[heads, rows] * self.scale) @ self.key[heads].transpose(1, 2)
         if self.softcap is not None:
             logit = self.softcap * (logit / self.softcap).tanh()
@@ -162,7 +196,9 @@ class OneSequence:
         return weight / whole.clamp(min=torch.finfo(weight.dtype).tiny)
 
     def _terms(self, rows: Tensor, heads: slice) -> Iterator[Tensor]:
-        """Yield masks and terms of the logits, ``[heads or 1, rows, length]``."""
+        """Yield the masks and biases of the logits of the queries ``rows``,
+        ``[heads or 1, rows, length]``. A bool mask is ``True`` where a query may attend to a key; a
+        floating bias is added to logits."""
         query, key = torch.broadcast_tensors(self.slot[rows, None], self.slot)
         if self.rules.causal:
             yield (key <= query).unsqueeze(0)

@@ -54,8 +54,9 @@ OF_OWN_MASKS = 'block_sequence_ids', 'allow_is_causal_skip', 'mask_function'
 
 
 def noticing_keys(module: nn.Module) -> Hook:
-    """Return a hook on ``module`` that records before each call whether its keys come from other
-    hidden states than its queries."""
+    """Return a forward pre-hook for ``module``. Before each call it records, in
+    ``module.graph_attachment``, whether the keys come from other hidden states than the queries,
+    and whether the module is called with a cache."""
     return partial(_notice_keys, _arguments(type(module)))
 
 
@@ -74,15 +75,17 @@ def _arguments(kind: type[nn.Module]) -> list[str]:
 
 
 def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """Return whether a call is cross-attention: the keys come from other hidden states, or have
-    another length that neither a cache nor the mask explains."""
+    """Return whether a call is cross-attention. It is if the keys come from other hidden states
+    than the queries, or if their number differs from that of the queries without a cache or mask
+    that explains it."""
     is_told = attachment.has_cache or isinstance(mask, LazyMask)
     return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
 
 
 def noticing_tokens(model: nn.Module) -> Hook:
-    """Return a hook on ``model`` that records before each compiled call whether the arguments
-    contain only tokens and padding, so that no other mask is needed."""
+    """Return a forward pre-hook for ``model``. While a compiler traces a call, it records in
+    ``CALL`` whether the arguments contain only tokens and padding, so that the masks of the model
+    exclude only padding and later keys."""
     kind = type(model)
     return partial(_notice_tokens, None if _has_own_masks(kind) else _arguments(kind))
 
@@ -120,22 +123,24 @@ def graph_attention(
     """Compute attention with the signature of transformers' ``AttentionInterface``.
 
     Args:
-        module (nn.Module): The calling module.
+        module (nn.Module): The module that calls this function, attached by :func:`attach`.
         query (Tensor): ``[batch, heads, num_queries, channels]``.
         key (Tensor): ``[batch, num_kv_heads, num_keys, channels]``.
         value (Tensor): ``[batch, num_kv_heads, num_keys, value_channels]``.
-        attention_mask (Tensor, optional): A :class:`LazyMask`, or a user's mask ``[batch, heads,
-            num_queries, num_keys]``, where each of the first three sizes may be 1.
+        attention_mask (Tensor, optional): A :class:`LazyMask`, or a user's mask
+            ``[batch, heads, num_queries, num_keys]``, where each of the first three sizes may be 1.
         dropout (float): Dropout on the weights.
         scaling (float, optional): Factor of the dot products.
-        is_causal (bool, optional): Without a mask, whether to attend to no later key.
+        is_causal (bool, optional): Whether queries attend to no later key if no mask is given; the
+            module's attribute ``is_causal`` if omitted.
         position_bias (Tensor, optional): Added to logits, ``[batch or 1, heads, num_queries,
             num_keys]``.
         **options: Further arguments of the model, see :func:`attach`.
 
     Returns:
-        Tensor ``[batch, num_queries, heads, value_channels]``, and the weights if requested, else
-        ``None``.
+        A pair: the output ``[batch, num_queries, heads,
+        value_channels]``; and the weights ``[batch, heads, num_queries,
+        num_keys]`` with ``output_attentions``, or ``None``.
     """
     attend = _attend_traced if torch.compiler.is_compiling() and _is_traced(
         module, query, key, attention_mask, position_bias, options) else _attend
@@ -165,7 +170,8 @@ def _attend_traced(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, dropout: float,
     scaling: float | None, is_causal: bool | None, **options: Any,
 ) -> tuple[Tensor, None]:
-    """Return the output of attention in compiled code, without a graph break."""
+    """Return the output of attention in compiled code, without a graph break, and ``None`` in place
+    of weights. The arguments are those of :func:`graph_attention`."""
     attachment, source = module.graph_attachment, module.graph_source
     batch, heads, length, _ = query.shape
     query, key, value = (_as_autocast(x).transpose(1, 2).flatten(0, 1)
@@ -285,8 +291,8 @@ def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | No
 
 def _check_part(module: nn.Module, is_cross: bool, position_bias: Tensor | None,
                 indices: Tensor | None, options: dict[str, Any]) -> None:
-    """Raise an error for arguments that attention supports only if this process has all tokens of
-    the batch."""
+    """Raise a ``ValueError`` if a call in sequence parallelism has an argument that needs all
+    tokens of the batch in one process, such as ``position_bias``."""
     refused = {'encoder_hidden_states': is_cross or None, 'position_bias': position_bias,
                'indices': indices, 'sliding_window': options.get('sliding_window'),
                'output_attentions': options.get('output_attentions') or None}
@@ -297,8 +303,9 @@ def _check_part(module: nn.Module, is_cross: bool, position_bias: Tensor | None,
 
 
 def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -> bool:
-    """Return whether attention is causal if the module has passed no mask. Modules that get a mask
-    pass ``is_causal=False``, so the attribute ``is_causal`` of the module decides."""
+    """Return whether the attention of ``module`` is causal. The attribute ``module.is_causal``
+    decides if the argument is omitted. It also decides for ``False`` beside a mask, because modules
+    that get a mask always pass ``False``."""
     if is_causal is None or mask is not None and not is_causal:
         return getattr(module, 'is_causal', is_causal is None)
     return is_causal
@@ -306,8 +313,8 @@ def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -
 
 def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
            is_cross: bool) -> Tensor:
-    """Return the mask, or the mask that the model implies if ``mask`` is missing or has another
-    shape."""
+    """Return the mask that the model means: ``mask``, or the mask that the model implies if it
+    passes none, or if ``mask`` lacks the keys of a prefix or is left to the module."""
     if mask is None or _lacks_prefix(mask, key) or _is_left_to_module(mask, is_causal):
         return _unmasked(query, key, is_causal, is_cross)
     return mask.for_queries(query.size(2)) if isinstance(mask, LazyMask) else mask
@@ -326,8 +333,8 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> La
 
 
 def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
-    """Return whether transformers would have made no mask, because the module itself knows whether
-    attention is causal."""
+    """Return whether transformers would pass no mask to its own SDPA, because the mask says only
+    whether attention is causal and the module knows this itself."""
     return (isinstance(mask, LazyMask) and mask.implementation == 'sdpa'
             and mask.is_bidirectional == is_causal and mask.padding() is None
             and mask.made_for('sdpa') is None)
@@ -384,16 +391,24 @@ def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
 
 
 def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
-    """Return a bool mask of the keys that are tokens, or None if all are tokens, and whether
-    ``mask`` also changes the logits of tokens."""
+    """Return which keys are tokens, and whether a mask also changes the logits of tokens.
+
+    Args:
+        mask (Tensor): Mask of the keys ``[batch, num_keys]``, bool (``True`` = attend) or floating
+            (added to logits).
+
+    Returns:
+        A pair: bool Tensor ``[batch, num_keys]``, or ``None`` if all keys are tokens; and a bool.
+    """
     is_token = mask if mask.dtype == torch.bool else ~(mask < PADDING_BELOW)
     says_more = mask.dtype != torch.bool and (mask.requires_grad or bool(mask[is_token].any()))
     return None if bool(is_token.all()) else is_token, says_more
 
 
 def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool) -> None:
-    """Raise an error unless the mask marks each key as token or padding. Keys that a cache has not
-    filled yet are padding."""
+    """Raise a ``ValueError`` unless the mask marks each key as token or padding. Keys that a cache
+    has not filled yet count as padding. ``same_tokens`` says whether the keys are the tokens of the
+    queries, perhaps after a cache."""
     is_token, lengths = mask.how.get('attention_mask'), (query.size(2), key.size(2))
     if is_token is None and mask.shape[2:] != lengths:
         raise ValueError(f"the mask that the model builds must have {lengths[0]} queries and "

@@ -29,19 +29,19 @@ def attach_diffuser(model: nn.Module, along: GraphSource | Pattern | str, *,
 
     The model keeps its projections, norms and rotary embeddings. In joint attention, as in Flux,
     positions of a pattern count the tokens of the text first, then those of the image or video.
-    Cross-attention is left alone. A mask of keys is padding, which is removed first; its output
-    is 0.
+    Cross-attention is left alone. A mask of keys marks padding, which takes no part in attention
+    and has output 0.
 
     Each attention module gets a copy of the source with new parameters as its submodule
-    ``graph_source``. Its processor has to call ``scaled_dot_product_attention``, as diffusers'
-    native backend does.
+    ``graph_source``. The processor of the module must call ``scaled_dot_product_attention``, as
+    diffusers' native backend does.
 
     Args:
         model (nn.Module): A model whose attention modules have processors, such as
             ``FluxTransformer2DModel`` or ``WanTransformer3DModel``.
         along (GraphSource, Pattern or str): A source, a pattern or its expression.
-        layers (sequence of str, optional): Names of attention modules; all of self-attention if
-            omitted.
+        layers (sequence of str, optional): Names of attention modules; all modules of
+            self-attention if omitted.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
 
     Returns:
@@ -49,8 +49,8 @@ def attach_diffuser(model: nn.Module, along: GraphSource | Pattern | str, *,
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: The model has no such attention, a layer is unknown, attached already or has
-            a processor with parameters, or the backend is unknown.
+        ValueError: The model has no such attention, a layer is unknown, attached already or has a
+            processor with parameters, or the backend is unknown.
     """
     check_kind('model', model, nn.Module)
     check_backend(backend)
@@ -117,7 +117,8 @@ def _check_layer(name: str, modules: dict[str, nn.Module], source: GraphSource) 
 
 
 def _along_graph(processor: Any, backend: str) -> Any:
-    """Return a copy of an attention processor that attends along the graph of its module."""
+    """Return a copy of an attention processor that attends along ``graph_source`` of its module.
+    ``backend`` is the kernel for graphs."""
     along = copy.copy(processor)
     along.__class__ = _kind_along_graph(type(processor))
     along.before_graph, along.graph_backend = processor, backend
@@ -143,8 +144,15 @@ def _kind_along_graph(kind: type) -> type:
 
 
 class _InPlaceOfSdpa(TorchFunctionMode):
-    """Call ``attend`` in place of torch's SDPA if all tokens attend to one another, but not if
-    tokens of the module attend to other tokens."""
+    """Context in which a call of torch's ``scaled_dot_product_attention`` becomes a call of
+    ``attend`` if its queries and its keys are all tokens of an attention module. Other calls, such
+    as cross-attention, do not change.
+
+    Args:
+        attend (Callable): Function with the arguments of ``scaled_dot_product_attention``.
+        own (int): Number of tokens of ``hidden_states``.
+        others (int): Number of tokens of ``encoder_hidden_states``, 0 without them.
+    """
 
     def __init__(self, attend: Callable[..., Tensor], own: int, others: int):
         super().__init__()
@@ -166,7 +174,8 @@ class _InPlaceOfSdpa(TorchFunctionMode):
 def _attend(source: GraphSource, backend: str, query: Tensor, key: Tensor, value: Tensor,
             attn_mask: Tensor | None = None, dropout_p: float = 0., is_causal: bool = False,
             scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    """Return attention along a graph, with the arguments of torch's SDPA."""
+    """Return attention along the graphs of ``source``. The arguments after ``backend``, and the
+    result, are those of torch's ``scaled_dot_product_attention``."""
     if attn_mask is None:
         tokens = PaddedTokens(len(query), query.size(2), key.size(2), query.device)
         rules = PairRules(causal=is_causal)

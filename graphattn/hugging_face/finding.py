@@ -1,4 +1,4 @@
-"""Find the edges that each head has for itself, in passes over all inputs."""
+"""Find edges for each head where it has the most attention weight, in passes over all inputs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,25 @@ __all__ = ['find']
 
 
 class Collector(Protocol):
-    """Something that tokens and weights of inputs are added to."""
+    """Object that collects the queries, keys and attention weights of a layer, input by input. An
+    input is one sequence."""
 
     def begin(self, query: Tensor, key: Tensor) -> None:
-        """Begin an input, with its tokens ``[heads, length, channels]``."""
+        """Begin an input with its queries and keys, both ``[heads, length, channels]``."""
 
     def add(self, rows: Tensor, weight: Tensor) -> None:
-        """Add the weights ``[heads, rows, length]`` of some rows of the input."""
+        """Add the attention weights ``[heads, rows, length]`` of some queries of the input.
+        ``rows`` are the indices of these queries, int64 ``[rows]``."""
 
 
 @dataclass
 class Finding(Attending):
-    """Attention whose tokens and weights are collected.
+    """Attention that passes its queries, keys and weights to collectors.
 
     Args:
-        collectors (dict): By the name of a layer, what its even and its odd inputs are added to.
+        collectors (dict): For each layer name, a pair of sequences of collectors: one for inputs
+            with an even index, one for inputs with an odd index.
+        num_inputs (Counter): Number of inputs of each layer so far.
     """
 
     collectors: dict[str, tuple[Sequence[Collector], Sequence[Collector]]]
@@ -52,12 +56,12 @@ class Finding(Attending):
 
 
 class _LayerSums:
-    """Sums of the even and of the odd inputs of a layer.
+    """Collectors of one layer, for inputs with an even index and for inputs with an odd index.
 
     Args:
-        candidates (sequence): The candidates of a fit.
-        centroids (sequence of dict): Those of even inputs, of odd ones and of all; empty if no
-            clusters are needed.
+        candidates (sequence): Patterns, own edges and clusters that a fit chooses from.
+        centroids (sequence of dict): Centroids by number of clusters: those found on even inputs,
+            on odd inputs, and on all inputs. Empty if no candidate has clusters.
     """
 
     def __init__(self, candidates: Sequence[Candidate], centroids: Sequence[dict[int, Centroids]]):
@@ -66,7 +70,8 @@ class _LayerSums:
 
     @property
     def collectors(self) -> tuple[list[Collector], list[Collector]]:
-        """Return what even and odd inputs are added to."""
+        """Return the collectors for inputs with an even index, and those for inputs with an odd
+        index."""
         even, odd = ([own] for own in self.own)
         if self.clusters:
             of_even, of_odd, of_all = self.clusters
@@ -74,8 +79,9 @@ class _LayerSums:
         return even, odd
 
     def edges(self, positions: int) -> tuple[OwnEdges, OwnEdges, OwnEdges]:
-        """Return the edges of even inputs, of odd ones and of all; those of even ones in place of
-        odd ones if there are none."""
+        """Return the edges that were found on inputs with an even index, on inputs with an odd
+        index, and on all inputs. If there is only one input, the edges of even inputs replace those
+        of odd ones. ``positions`` is the least number of positions to list own keys for."""
         even, odd = self.own
         length = max(even.length, odd.length, positions)
         of_even = even.edges(length)
@@ -90,15 +96,16 @@ class _LayerSums:
 
 def find(names: Sequence[str], candidates: Sequence[Candidate], run: Callable[[Finding], None],
          positions: int, seed: int) -> dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]]:
-    """Return edges by the name of a layer: those to measure on even inputs, which are of odd ones;
-    those to measure on odd inputs; and those of all.
+    """Return, for each layer name, the edges that its heads choose for themselves, as a triple:
+    edges to measure on inputs with an even index, which were found on odd ones; edges to measure on
+    inputs with an odd index, which were found on even ones; and edges found on all inputs.
 
     Args:
         names (sequence of str): Names of the layers.
-        candidates (sequence): The candidates of a fit.
-        run (Callable): Runs the model on all inputs.
-        positions (int): Least number of positions of own keys.
-        seed (int): Seed of centroids.
+        candidates (sequence): Patterns, own edges and clusters that a fit chooses from.
+        run (Callable): Function that runs the model on all inputs with the given attention.
+        positions (int): Least number of positions to list own keys for.
+        seed (int): Seed of the centroids of clusters.
     """
     centroids = _find_centroids(names, counts_of(candidates), run, seed)
     layers = {name: _LayerSums(candidates, centroids.get(name, ())) for name in names}
@@ -110,8 +117,9 @@ def find(names: Sequence[str], candidates: Sequence[Candidate], run: Callable[[F
 
 def _find_centroids(names: Sequence[str], counts: Sequence[int], run: Callable[[Finding], None],
                     seed: int) -> dict[str, list[dict[int, Centroids]]]:
-    """Return by the name of a layer the centroids of even inputs, of odd ones and of all; nothing
-    if no clusters are needed."""
+    """Return, for each layer name, the centroids that k-means finds on inputs with an even index,
+    on inputs with an odd index, and on all inputs. Each is a dict by number of clusters. The result
+    is empty if ``counts``, the numbers of clusters, is empty."""
     if not counts:
         return {}
     points = {name: tuple(ClusterPoints(counts, seed) for _ in range(2)) for name in names}

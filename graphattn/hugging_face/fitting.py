@@ -24,19 +24,21 @@ __all__ = ['Fit', 'fit', 'fit_to_loss', 'head_costs']
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A pattern for each head of a model; a row for each.
+    """The pattern that each head of a model attends along. Arrays have an entry for each head,
+    layer by layer; the index of a head in them is its ``row``.
 
     Args:
         layers (tuple of str): Names of the attention modules.
-        layer (ndarray): Index of each head's module, int64 ``[heads]``.
+        layer (ndarray): Index in ``layers`` of each head's module, int64 ``[heads]``.
         patterns (tuple of str): The expression of each head's pattern, or the name of its clusters,
             such as ``'8 keys of 32 clusters'``.
-        share (ndarray): Share of the head's weight that its edges hold, ``[heads]``; NaN if it is
-            not known, as of learned edges.
-        error (ndarray): Squared error of the head's output along them, over its squared norm,
-            ``[heads]``, or NaN.
-        density (ndarray): Share of the allowed pairs that are its edges, ``[heads]``.
-        clusters (dict): The clusters of the heads that have some, by row.
+        share (ndarray): Fraction of the head's attention weight that lies on these edges,
+            ``[heads]``; NaN if it was not measured.
+        error (ndarray): Squared error of the head's output along these edges, relative to the
+            squared norm of its dense output, ``[heads]``; NaN if it was not measured.
+        density (ndarray): Fraction of the (query, key) pairs allowed by the model's masks that are
+            edges, ``[heads]``.
+        clusters (dict): The clusters of the heads that attend along clusters, by row.
     """
 
     layers: tuple[str, ...]
@@ -48,7 +50,8 @@ class Fit:
     clusters: Mapping[int, HeadClusters] = field(default_factory=dict)
 
     def along(self) -> dict[str, PatternSource | ContentClusterSource]:
-        """Return the source of each layer, for :func:`graphattn.hugging_face.attach`."""
+        """Return a dict from the name of each layer to its source, the argument ``along`` of
+        :func:`graphattn.hugging_face.attach`."""
         along = {}
         for number, name in enumerate(self.layers):
             rows = np.flatnonzero(self.layer == number).tolist()
@@ -59,12 +62,12 @@ class Fit:
         return along
 
     def pattern(self, row: int) -> Pattern | HeadClusters:
-        """Return what the head of this row attends along."""
+        """Return the pattern or the clusters that the head with index ``row`` attends along."""
         return self.clusters[row] if row in self.clusters else parse(self.patterns[row])
 
     def as_table(self) -> list[dict[str, object]]:
-        """Return a dict for each head. Long expressions are shortened, and what is not known is
-        ``None``."""
+        """Return a list with a dict for each head: its layer, number, pattern, share, error and
+        density. Long expressions are shortened, and numbers that were not measured are ``None``."""
         number = [int((self.layer[:row] == at).sum()) for row, at in enumerate(self.layer)]
         return [{'layer': self.layers[at], 'head': number[row],
                  'pattern': str(self.pattern(row)),
@@ -83,25 +86,31 @@ def _known(value: float) -> float | None:
 
 
 def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = None) -> Fit:
-    r"""Choose the pattern of each head, out of those of a profile, within a budget of edges.
+    r"""Choose a pattern for each head from the patterns of a profile, within a budget of edges.
 
-    Minimises the errors of the heads' outputs, with at most a share ``density`` of all pairs:
+    The chosen patterns minimise the errors of the heads' outputs, while the edges are at most the
+    fraction ``density`` of all allowed (query, key) pairs:
 
     .. math::
         \min_{p_1, \dots, p_H} \sum_h c_h \, \epsilon_{h p_h} \quad \text{such that} \quad
         \sum_h e_{h p_h} \le \text{density} \sum_h k_h
 
-    for the error :math:`\epsilon` (``profile.pattern_error``), edges e and allowed keys k of a row,
-    and costs c. The weight that edges keep would be another measure, but few random keys give the
-    output of a head that attends to all alike, although they keep little weight. Heads begin with
-    their pattern of fewest edges, and take the step that gains most for each further edge, as long
-    as it fits. This is the optimum up to one step.
+    Here :math:`\epsilon_{hp}` is the error of head h along pattern p (``profile.pattern_error``),
+    :math:`e_{hp}` is the mean number of edges of a query (``profile.pattern_edges``), :math:`k_h`
+    is the mean number of allowed keys of a query, and :math:`c_h` is the cost.
+
+    The error is a better measure than the attention weight on the edges: a few random keys give
+    about the output of a head with uniform weights, although they have little of its weight.
+
+    The search is greedy. Each head begins with its pattern of fewest edges. The next step is always
+    the one that lowers the sum most for each added edge, as long as the budget allows it. The
+    result is optimal up to one step.
 
     Args:
-        profile (Profile): Measurements of the model, with patterns.
+        profile (Profile): Measurements of the model along several patterns.
         density (float): The budget, in (0, 1].
-        costs (sequence of float, optional): The loss that each head's error costs, such as
-            :func:`head_costs`; equal if omitted.
+        costs (sequence of float, optional): Weight of each head's error in the sum, such as the
+            result of :func:`head_costs`; equal for all heads if omitted.
 
     Returns:
         Fit. ``attach(model, fit.along())`` uses it.
@@ -147,7 +156,16 @@ def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = Non
 
 
 def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
-    """Return the number of each head's pattern."""
+    """Return the index of the pattern that is chosen for each head, int64 ``[heads]``.
+
+    Args:
+        budget (float): Largest sum over heads of the mean number of edges of a query.
+        profile (Profile): Errors and edges of the patterns.
+        cost (ndarray): Weight of each head's error, ``[heads]``.
+
+    Raises:
+        ValueError: The smallest patterns exceed the budget.
+    """
     hulls = [_hull(edges, error) for edges, error in zip(profile.pattern_edges,
                                                          profile.pattern_error)]
     spent = sum(profile.pattern_edges[head, hull[0]] for head, hull in enumerate(hulls))
@@ -176,7 +194,8 @@ def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
 
 
 def _hull(edges: np.ndarray, error: np.ndarray) -> list[int]:
-    """Return the patterns on the lower convex hull of errors over edges, by rising edges."""
+    """Return the indices of the patterns on the lower convex hull of the points (edges, error) of
+    one head, with ascending edges. Both arrays are ``[patterns]``."""
     hull: list[int] = []
     for at in np.lexsort((error, edges)):
         if hull and error[at] >= error[hull[-1]]:
@@ -196,17 +215,18 @@ Loss = Callable[['PreTrainedModel'], float]
 
 
 def head_costs(model: PreTrainedModel, profile: Profile, loss: Loss) -> np.ndarray:
-    """Measure what the error of each head costs, leaving out one head after the other.
+    """Measure how much the model's loss rises with the error of each head. One head at a time
+    attends along its pattern of fewest edges, while all other heads keep full attention.
 
     Args:
         model (PreTrainedModel): The model.
         profile (Profile): Its profile.
-        loss (Callable): Returns the loss of the model on some data. It is called once for each
-            head, and once before.
+        loss (Callable): Returns the loss of the model on some data. It is called once for the model
+            as given, and once for each head.
 
     Returns:
-        ndarray ``[heads]``: The rise of the loss along the head's smallest pattern, at least 0,
-        over the error of its output.
+        ndarray ``[heads]``: The rise of the loss, at least 0, divided by the error of the head's
+        output along this pattern.
 
     Raises:
         ValueError: ``profile`` is of another model.
@@ -224,19 +244,20 @@ def head_costs(model: PreTrainedModel, profile: Profile, loss: Loss) -> np.ndarr
 
 def fit_to_loss(model: PreTrainedModel, profile: Profile, loss: Loss, at_most: float, *,
                 costs: Sequence[float] | None = None, steps: int = 8) -> Fit:
-    """Find the smallest density at which the model's loss stays within a factor of the dense one.
+    """Return the fit with the smallest density at which the model's loss is at most ``at_most``
+    times its loss with full attention.
 
     Args:
         model (PreTrainedModel): The model.
         profile (Profile): Its profile.
         loss (Callable): Returns the loss of the model on some data.
-        at_most (float): Largest loss, relative to the dense one, such as 1.01.
+        at_most (float): Largest loss relative to the loss with full attention, such as 1.01.
         costs (sequence of float, optional): As in :func:`fit`.
         steps (int): Number of densities to try, by bisection on a logarithmic scale.
 
     Raises:
-        ValueError: ``profile`` is of another model, ``at_most`` is not above 1, or no density
-            reaches it.
+        ValueError: ``profile`` is of another model, ``at_most`` is not above 1, or no patterns of
+            ``profile`` reach it.
     """
     profile.check(model)
     check_number('at_most', at_most, 'positive and finite')

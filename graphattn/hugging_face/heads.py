@@ -42,13 +42,16 @@ OF_HEADS = PatternSource | ContentClusterSource  # which list what each head att
 
 def source_of_heads(source: GraphSource | None, heads: tuple[int, ...], module: nn.Module,
                     before: OF_HEADS | None) -> OF_HEADS:
-    """Return a source for all heads of a module, in which some heads attend along ``source``.
+    """Return a source for all heads of a module. The given heads attend along ``source``, and the
+    other heads attend as before: along ``before``, or to all keys.
 
     Args:
-        source (GraphSource, optional): A source of one pattern, or of one for each of ``heads``.
-        heads (tuple of int): The heads.
+        source (GraphSource, optional): A source of one pattern, or of one pattern for each of
+            ``heads``.
+        heads (tuple of int): Numbers of the heads that attend along ``source``.
         module (nn.Module): Their module.
-        before (GraphSource, optional): The source of heads that are attached already.
+        before (GraphSource, optional): The source of the module if some of its heads are already
+            attached.
     """
     if not _lists_heads(source):
         raise ValueError(f"'along' must be one pattern, or a sequence of patterns with one for "
@@ -70,7 +73,7 @@ def source_of_heads(source: GraphSource | None, heads: tuple[int, ...], module: 
 
 
 def without_heads(source: GraphSource, heads: tuple[int, ...], module: nn.Module) -> OF_HEADS:
-    """Return a source in which some heads attend to all pairs again."""
+    """Return a source that differs from ``source`` only in that ``heads`` attend to all keys."""
     is_shared = isinstance(source, PatternSource) and not source.per_head
     if not _lists_heads(source) or is_shared and _draws(source.patterns):
         raise ValueError(f"'heads' must be None, because {source} is a source for all heads of the "

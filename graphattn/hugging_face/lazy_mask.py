@@ -24,11 +24,17 @@ class LazyMask(Tensor):
     """A mask that stores the arguments from which transformers builds a mask, instead of its
     values.
 
-    Graph attention evaluates it on edges only. The values ``[batch, 1, query, key]`` are computed
-    once other code reads them, such as the indexers of models that choose their own keys, or
-    attention that is not attached. They are those of the model's previous implementation, 'sdpa' or
-    'eager': bool, or added to logits. Copies, as checkpoints make them, and masks moved to another
-    device stay lazy, because the values alone do not distinguish padding from other masking.
+    Graph attention evaluates the mask on edges only. If other code reads the mask, such as
+    attention that is not attached, the values ``[batch, 1, query, key]`` are computed. They are the
+    values that the model's previous implementation of attention would get: bool for ``'sdpa'``, or
+    floating and added to logits for ``'eager'``. Copies and masks on another device stay lazy,
+    because the values alone do not distinguish padding from other masking.
+
+    Args:
+        batch_size, q_length, kv_length, q_offset, kv_offset (int): Sizes of the mask, and positions
+            of its first query and key.
+        **how: Further arguments of transformers' functions that build masks.
+        implementation (str): The model's previous implementation of attention.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -69,8 +75,8 @@ class LazyMask(Tensor):
             Tensor, lambda x: x.to(device), self.how) | {'device': device})
 
     def for_queries(self, num_queries: int) -> LazyMask:
-        """Return this mask for ``num_queries`` queries, if it has one query and only excludes
-        padding. Return other masks unchanged."""
+        """Return this mask with ``num_queries`` queries if it has one query and only excludes
+        padding. Return any other mask unchanged."""
         if not self.is_bidirectional or self.size(2) != 1 != num_queries:
             return self
         return LazyMask(implementation=self.implementation, **self.how | {'q_length': num_queries})
@@ -85,8 +91,9 @@ class LazyMask(Tensor):
             return thread.submit(make).result()
 
     def made_for(self, implementation: str, **options: bool) -> Any:
-        """Return the mask that transformers builds for another implementation of attention, or None
-        if that implementation needs no mask."""
+        """Return the mask that transformers builds for an implementation of attention, such as
+        ``'sdpa'``, or ``None`` if that implementation needs no mask. ``options`` override the
+        stored arguments."""
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
         name = f'{implementation} {options}'
         if name not in self.made:
@@ -95,8 +102,8 @@ class LazyMask(Tensor):
         return self.made[name]
 
     def tokens(self, same_tokens: bool) -> PaddedTokens:
-        """Return which positions of the padded batch contain tokens. The result is computed
-        once."""
+        """Return which positions of the padded batch contain tokens. ``same_tokens`` says whether
+        the query and the key at a position are the same token. The result is computed once."""
         name = f'tokens {same_tokens}'
         if name not in self.made:
             self.made[name] = self._tokens(same_tokens, self.padding())
@@ -132,7 +139,7 @@ class LazyMask(Tensor):
         return nn.functional.pad(is_token, (0, max(positions - is_token.size(1), 0)))
 
     def rules(self) -> PairRules:
-        """Return the rules of the mask, without the rule that excludes padding."""
+        """Return which query may attend to which key according to the mask, apart from padding."""
         from transformers.masking_utils import causal_mask_function
         says = self.how.get('mask_function', causal_mask_function)
         if self.is_bidirectional or says is causal_mask_function:
@@ -140,7 +147,8 @@ class LazyMask(Tensor):
         return PairRules(allows=self._on_edges(says))
 
     def rules_with_padding(self) -> PairRules:
-        """Return the rules of the mask, with the rule that excludes padding."""
+        """Return which query may attend to which key according to the mask. Padding is excluded as
+        a key."""
         rules, is_token = self.rules(), self.padding()
         if is_token is None:
             return rules
@@ -161,12 +169,12 @@ class LazyMask(Tensor):
 
 
 class Call:
-    """Facts about the arguments of the innermost model that compiled code needs.
+    """Facts about the model call that is being compiled, for the functions that build its masks.
 
-    Args:
-        has_only_tokens (bool): Whether tokens are all that the model was given, so that its causal
-            mask is no more than causal. While compiling, transformers wraps the function of this
-            mask, because positions might begin anew.
+    Attributes:
+        has_only_tokens (bool): Whether the call has only tokens and padding as arguments, so that a
+            causal mask excludes only padding and later keys. Otherwise transformers may pack
+            several sequences into a row while compiling, and the mask also separates these.
     """
 
     has_only_tokens = False
@@ -179,15 +187,15 @@ def lazy_mask(**how: Any) -> LazyMask | None:
     """Return a mask that stores the given arguments. Transformers calls this function in place of
     its own functions that build masks.
 
-    Compiled code gets None, as from transformers' mask for SDPA, where the mask says no more than
-    that attention is causal or not. All else is a graph break.
+    In compiled code, the result is ``None`` if the mask says only whether attention is causal, as
+    with transformers' masks for SDPA. Any other mask is a graph break.
     """
     return None if torch.compiler.is_compiling() and _is_implied(how) else _made_lazily(**how)
 
 
 def _is_implied(how: dict[str, Any]) -> bool:
-    """Return whether a mask with these arguments says no more than the module itself knows without
-    a mask."""
+    """Return whether the mask with the arguments ``how`` says only whether attention is causal,
+    which the attention module itself knows."""
     from transformers.masking_utils import bidirectional_mask_function
     if how.get('attention_mask') is not None or how.get('use_vmap', False):
         return False
@@ -207,5 +215,6 @@ def _made_lazily(**how: Any) -> LazyMask:
 
 @torch.compiler.disable(reason='a mask without values cannot be traced')
 def lazy_mask_of_logits(**how: Any) -> LazyMask:
-    """Return a mask for code that adds the mask to logits."""
+    """Return a mask that stores the given arguments and has floating values, for models that add
+    masks to logits."""
     return LazyMask(implementation='eager', **how)

@@ -60,8 +60,8 @@ def configured(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def own_configs(model: PreTrainedModel) -> None:
-    """Copy the configs of a model, because other models may share them. Modules that share a config
-    share the copy."""
+    """Give a model its own copies of its configs, because other models may share the originals.
+    Modules that share a config share the copy."""
     from transformers import PreTrainedConfig
     copied: dict[int, object] = {}
     for module in model.modules():
@@ -71,8 +71,9 @@ def own_configs(model: PreTrainedModel) -> None:
 
 
 def implementations(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return a dict with the implementation of attention in a config and in its nested configs, in
-    the form that the config's setter accepts."""
+    """Return a dict with the implementation of attention of a config under ``''``, and such a dict
+    for each nested config under its name. The setter ``config._attn_implementation`` accepts this
+    form."""
     inner = {name: getattr(config, name, None) for name in config.sub_configs}
     return {'': config._attn_implementation, **{
         name: implementations(part) for name, part in inner.items() if part is not None}}

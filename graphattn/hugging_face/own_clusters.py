@@ -1,7 +1,8 @@
-"""Clusters by content of each head, as candidates of a fit: ``'8 keys of 32 clusters'``.
+"""Edges along clusters of each head, which a fit can choose: ``'8 keys of 32 clusters'``.
 
-k-means groups the queries of a head, and its keys. Pairs of clusters are joined by falling weight
-for each pair of tokens.
+k-means groups the queries of a head, and groups its keys. Then pairs of clusters are joined, in
+descending order of their mean attention weight for each pair of tokens, until a query has 8 keys in
+the mean.
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ Centroids = tuple[Tensor, Tensor]  # of queries and of keys, [heads, clusters, c
 
 
 class LayerClusters(NamedTuple):
-    """Clusters of all heads of a layer.
+    """Clusters of queries and of keys for all heads of a layer, and the order in which pairs of
+    clusters become edges.
+
+    Two clusters are joined if the queries of one attend to the keys of the other. Pairs are joined
+    in descending order of their mean attention weight for each pair of tokens.
 
     Args:
         query (Tensor): Centroids of queries, ``[heads, clusters, channels]``.
         key (Tensor): Centroids of keys, shaped like ``query``.
-        edges (Tensor): Mean number of keys of a query if each pair of clusters is joined, and all
-            pairs of more weight for each pair of tokens; the query itself counts. Infinite for
-            pairs without weight, ``[heads, clusters, clusters]``.
+        edges (Tensor): Mean number of keys of a query, itself included, if each pair of clusters
+            and all pairs before it are joined; infinite for pairs without weight. ``[heads,
+            clusters of queries, clusters of keys]``.
     """
 
     query: Tensor
@@ -41,17 +46,18 @@ class LayerClusters(NamedTuple):
     edges: Tensor
 
     def on(self, query: Tensor, key: Tensor) -> InputClusters:
-        """Return the clusters of the tokens ``[heads, length, channels]`` of an input."""
+        """Return the clusters of the tokens of one input. ``query`` and ``key`` are
+        ``[heads, length, channels]``."""
         return InputClusters(self.edges, nearest(query, self.query), nearest(key, self.key))
 
 
 class InputClusters(NamedTuple):
-    """Clusters of the tokens of an input.
+    """Cluster of each query and of each key of one input.
 
     Args:
         edges (Tensor): As in :class:`LayerClusters`.
-        of_query (Tensor): Cluster of each query, int64 ``[heads, length]``.
-        of_key (Tensor): Cluster of each key, int64 ``[heads, length]``.
+        of_query (Tensor): Index of the cluster of each query, int64 ``[heads, length]``.
+        of_key (Tensor): Index of the cluster of each key, int64 ``[heads, length]``.
     """
 
     edges: Tensor
@@ -59,7 +65,14 @@ class InputClusters(NamedTuple):
     of_key: Tensor
 
     def mask(self, keys: int, rows: Tensor) -> Tensor:
-        """Return which pairs of some rows are edges, bool ``[heads, rows, length]``."""
+        """Return whether some queries attend to each key, bool ``[heads, rows, length]``. A query
+        also attends to itself.
+
+        Args:
+            keys (int): Mean number of keys of a query. Pairs of clusters are joined up to this
+                number.
+            rows (Tensor): Indices of the queries, int64 ``[rows]``.
+        """
         of_query, of_key = self.of_query[:, rows, None], self.of_key[:, None]
         joined = (self.edges <= keys).gather(1, of_query.expand(-1, -1, self.edges.size(2)))
         mask = joined.gather(2, of_key.expand(-1, len(rows), -1))
@@ -68,7 +81,8 @@ class InputClusters(NamedTuple):
 
 
 def counts_of(candidates: Sequence[Any]) -> tuple[int, ...]:
-    """Return the numbers of clusters that candidates need, ascending."""
+    """Return the different numbers of clusters of those candidates that are edges along clusters,
+    in ascending order."""
     return tuple(sorted({each.clusters for each in candidates if isinstance(each, ClusterKeys)}))
 
 
@@ -76,11 +90,12 @@ def counts_of(candidates: Sequence[Any]) -> tuple[int, ...]:
 
 
 class ClusterPoints:
-    """Queries and keys of a layer: those of at most 4,096 tokens, which are chosen at random.
+    """Random sample of the queries and keys of a layer, from at most 4,096 tokens of all inputs, in
+    which k-means finds clusters.
 
     Args:
-        counts (sequence of int): Numbers of clusters.
-        seed (int): Seed of the random tokens and centroids.
+        counts (sequence of int): Numbers of clusters to find.
+        seed (int): Seed of the sample and of k-means.
     """
 
     def __init__(self, counts: Sequence[int], seed: int):
@@ -94,7 +109,8 @@ class ClusterPoints:
         return not self.points
 
     def begin(self, query: Tensor, key: Tensor) -> None:
-        """Add the tokens of an input."""
+        """Add the queries and keys of an input, both ``[heads, length, channels]``, to the
+        sample."""
         given = query, key
         self.points = [torch.cat(pair, dim=1) for pair in zip(self.points, given)] or [*given]
         self.order = torch.cat([self.order, torch.rand(query.size(1), generator=self.generator)])
@@ -103,10 +119,11 @@ class ClusterPoints:
         self.points = [points[:, kept.to(points.device)] for points in self.points]
 
     def add(self, rows: Tensor, weight: Tensor) -> None:
-        """Ignore weights, which centroids do not depend on."""
+        """Do nothing, because centroids do not depend on attention weights."""
 
     def centroids(self, other: ClusterPoints | None = None) -> dict[int, Centroids]:
-        """Return centroids by their number, of these tokens and those of ``other``."""
+        """Return, for each number of clusters, the centroids of queries and the centroids of keys
+        in this sample, joined with the sample ``other`` if it is given."""
         points = self.points if other is None or other.is_empty else [
             torch.cat(pair, dim=1) for pair in zip(self.points, other.points)]
         return {count: tuple(k_means(each, count, self.seed) for each in points)
@@ -114,10 +131,12 @@ class ClusterPoints:
 
 
 class ClusterSums:
-    """Sums of the weights of a layer between clusters.
+    """Sums of the attention weights of a layer between each cluster of queries and each cluster of
+    keys.
 
     Args:
-        centroids (dict): Centroids by their number.
+        centroids (dict): For each number of clusters, the centroids of queries and of keys, both
+            ``[heads, clusters, channels]``.
     """
 
     def __init__(self, centroids: Mapping[int, Centroids]):
@@ -131,14 +150,16 @@ class ClusterSums:
         return self.num_rows == 0
 
     def begin(self, query: Tensor, key: Tensor) -> None:
-        """Begin an input."""
+        """Begin an input: assign its queries and keys, both ``[heads, length, channels]``, to
+        clusters."""
         self.members = {count: tuple(F.one_hot(nearest(*pair), count).to(query)
                                      for pair in zip((query, key), centroids))
                         for count, centroids in self.centroids.items()}
 
     def add(self, rows: Tensor, weight: Tensor) -> None:
-        """Add the weights ``[heads, rows, length]`` of some rows of the input, without those of a
-        token on itself."""
+        """Add the attention weights ``[heads, rows, length]`` of some queries of the input.
+        ``rows`` are the indices of these queries, int64 ``[rows]``. Weights of tokens on themselves
+        are left out."""
         others = weight.clone()
         others[:, torch.arange(len(rows), device=rows.device), rows] = 0
         is_pair = (others > 0).to(others)
@@ -149,7 +170,7 @@ class ClusterSums:
         self.num_rows += len(rows)
 
     def clusters(self) -> dict[int, LayerClusters]:
-        """Return the clusters by their number."""
+        """Return, for each number of clusters, the clusters and the order of their pairs."""
         return {count: LayerClusters(*centroids, self._edges(count))
                 for count, centroids in self.centroids.items()}
 
@@ -162,7 +183,15 @@ class ClusterSums:
 
 
 def k_means(points: Tensor, count: int, seed: int) -> Tensor:
-    """Return the centroids of points ``[batch, points, channels]``, ``[batch, count, channels]``.
+    """Return the centroids that k-means finds, for each batch separately.
+
+    Args:
+        points (Tensor): ``[batch, points, channels]``.
+        count (int): Number of centroids.
+        seed (int): Seed of the initial centroids.
+
+    Returns:
+        Tensor ``[batch, count, channels]``.
 
     Source: Arthur and Vassilvitskii, "k-means++: The advantages of careful seeding" (2007).
     """
@@ -181,8 +210,9 @@ def k_means(points: Tensor, count: int, seed: int) -> Tensor:
 
 
 def _first_centroids(points: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return points that are drawn one by one, in proportion to the squared distance from the
-    nearest one that is drawn already."""
+    """Return ``count`` initial centroids, drawn from points ``[batch, points, channels]``. Each
+    point is drawn with a probability in proportion to its squared distance from the nearest
+    centroid that is already drawn."""
     batch, num_points, _ = points.shape
     head = torch.arange(batch, device=points.device)
     distance = points.new_ones(batch, num_points)
@@ -202,10 +232,12 @@ def _first_centroids(points: Tensor, count: int, generator: torch.Generator) -> 
 
 def join_clusters(layers: Sequence[Mapping[int, LayerClusters]],
                   num_heads: Sequence[int]) -> dict[str, np.ndarray]:
-    """Return the clusters of the heads of all layers, by the names of a profile's fields.
+    """Return the clusters of all layers as the fields ``clusters``, ``channels``,
+    ``cluster_query``, ``cluster_key`` and ``cluster_edges`` of a :class:`Profile`.
 
     Args:
-        layers (sequence of dict): Clusters of each layer by their number; none without candidates.
+        layers (sequence of dict): Clusters of each layer by their number; empty if no candidate has
+            clusters.
         num_heads (sequence of int): Number of heads of each layer.
     """
     counts = [*layers[0]] if layers else []
@@ -231,7 +263,12 @@ def join_clusters(layers: Sequence[Mapping[int, LayerClusters]],
 
 
 def shapes_of_clusters(values: Mapping[str, np.ndarray], heads: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that the fields of a profile must have."""
+    """Return the shapes that the fields of a profile about clusters must have, by name.
+
+    Args:
+        values (dict): Fields of the profile by name.
+        heads (int): Number of heads of all layers.
+    """
     counts, channels = values['clusters'], int(values['channels'].max(initial=0))
     centroids = heads, int(counts.sum()), channels
     return {'clusters': (len(counts),), 'channels': (heads,), 'cluster_query': centroids,
@@ -239,7 +276,13 @@ def shapes_of_clusters(values: Mapping[str, np.ndarray], heads: int) -> dict[str
 
 
 def head_clusters(name: ClusterKeys, values: Mapping[str, np.ndarray], row: int) -> HeadClusters:
-    """Return the clusters of a head, from the fields of a profile."""
+    """Return the clusters of one head, read from the fields of a profile.
+
+    Args:
+        name (ClusterKeys): Numbers of keys and clusters to choose.
+        values (dict): Fields of the profile by name.
+        row (int): Index of the head among the heads of all layers.
+    """
     counts = values['clusters']
     at = counts.tolist().index(name.clusters)
     first, count = int(counts[:at].sum()), name.clusters

@@ -1,10 +1,10 @@
-"""Candidates of a fit whose edges each head has for itself: where its weight is, over all inputs.
+"""Edges that a fit can choose and that differ between heads: where a head has the most weight.
 
-``'8 own keys'`` are, at each position of a sequence, the position itself and the 7 keys with the
-largest mean weight there; at positions that no input has, the 7 keys before it.
-``'4 own offsets'`` are offset 0 and the 3 others with the largest sum of weights.
-``'4 own offsets | GlobalTokens(1)'`` joins them with a pattern. Clusters by content are the
-candidates of :mod:`graphattn.hugging_face.own_clusters`.
+``'8 own keys'`` are, at each position of a sequence, the position itself and the 7 other keys with
+the largest mean weight over all inputs; at positions that no input has, the 7 keys before it.
+``'4 own offsets'`` are offset 0 and the 3 other offsets with the largest sum of weights.
+``'4 own offsets | GlobalTokens(1)'`` joins these edges with a pattern. Clusters by content are in
+:mod:`graphattn.hugging_face.own_clusters`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,14 @@ _OWN = re.compile(r'\s*(\d+) own (keys|offsets)\s*(?:\|(.*))?')
 
 
 class Own(NamedTuple):
-    """A candidate that has other edges in each head.
+    """Edges that :func:`graphattn.hugging_face.fit` can choose, different in each head: the keys,
+    or the offsets from query to key, that have the largest attention weights in the head.
 
     Args:
-        count (int): Number of keys of a row, with the query itself.
-        kind (str): ``'keys'`` or ``'offsets'``.
-        beside (Pattern, optional): Further edges, of all heads.
+        count (int): Number of keys of a query, itself included.
+        kind (str): ``'keys'``, which each position of a sequence chooses, or ``'offsets'``, which
+            are the same at all positions.
+        beside (Pattern, optional): Further edges, the same in all heads.
     """
 
     count: int
@@ -60,10 +62,15 @@ Candidate = Pattern | Own | ClusterKeys
 
 
 def candidate(given: Pattern | str) -> Candidate:
-    """Read a candidate.
+    """Return the candidate that a pattern or a text describes. A fit chooses one of several
+    candidates for each head.
+
+    Args:
+        given (Pattern or str): A pattern, its expression, or a text such as ``'8 own keys'``,
+            ``'4 own offsets | GlobalTokens(1)'`` or ``'8 keys of 32 clusters'``.
 
     Raises:
-        TypeError, ValueError: It is neither a pattern, nor its expression, nor some own edges.
+        TypeError, ValueError: It is none of these.
     """
     if isinstance(given, str):
         found = _OWN.fullmatch(given)
@@ -79,19 +86,22 @@ def candidate(given: Pattern | str) -> Candidate:
 
 
 def is_found(given: Candidate) -> bool:
-    """Return whether a candidate has other edges in each head, which inputs must be read for."""
+    """Return whether the edges of a candidate are found in attention weights, so that they differ
+    between heads. The edges of a pattern do not."""
     return not isinstance(given, Pattern)
 
 
 @dataclass(frozen=True)
 class OwnEdges:
-    """The keys and the offsets of each head, by falling weight, and its clusters; first the query
-    itself.
+    """Edges that were found for each head of a layer.
 
     Args:
-        keys (Tensor): Keys of each position, -1 for none, int64 ``[heads, tokens, keys]``.
-        offsets (Tensor): Offsets of a key from its query, 0 for none, int64 ``[heads, offsets]``.
-        clusters (dict): Clusters by their number; those of an input's tokens after :meth:`on`.
+        keys (Tensor): Keys of each position: first the position itself, then the keys with the
+            largest weights in descending order; -1 for none. int64 ``[heads, tokens, keys]``.
+        offsets (Tensor): Offsets from a query to its keys: first 0, then those with the largest
+            weights in descending order; again 0 for none. int64 ``[heads, offsets]``.
+        clusters (dict): Clusters by their number: :class:`LayerClusters`, or :class:`InputClusters`
+            in a result of :meth:`on`.
     """
 
     keys: Tensor
@@ -99,13 +109,20 @@ class OwnEdges:
     clusters: Mapping[int, LayerClusters | InputClusters] = field(default_factory=dict)
 
     def on(self, query: Tensor, key: Tensor) -> OwnEdges:
-        """Return the edges of an input with these tokens, ``[heads, length, channels]``."""
+        """Return the edges for one input, in which clusters are those of its tokens. ``query`` and
+        ``key`` are ``[heads, length, channels]``."""
         return replace(self, clusters={count: clusters.on(query, key)
                                        for count, clusters in self.clusters.items()})
 
     def mask(self, own: Own | ClusterKeys, rows: Tensor, length: int) -> Tensor:
-        """Return which pairs of some rows are edges of a candidate, bool
-        ``[heads, rows, length]``."""
+        """Return whether some queries attend to each key, bool ``[heads, rows, length]``, without
+        the edges of ``own.beside``.
+
+        Args:
+            own (Own or ClusterKeys): The candidate.
+            rows (Tensor): Indices of the queries, int64 ``[rows]``.
+            length (int): Number of keys.
+        """
         if isinstance(own, ClusterKeys):
             return self.clusters[own.clusters].mask(own.keys, rows)
         if own.kind == 'keys':
@@ -118,12 +135,12 @@ class OwnEdges:
 
 
 def pattern_of(given: str, fields: Mapping[str, np.ndarray], row: int) -> Pattern | HeadClusters:
-    """Return the pattern or the clusters of a candidate in one head.
+    """Return the pattern or the clusters that a candidate is in one head.
 
     Args:
-        given (str): The candidate.
-        fields (dict): Fields of a profile by their names.
-        row (int): The row of the head.
+        given (str): The candidate, as :func:`candidate` reads it.
+        fields (dict): Fields of a profile by name, with the edges that were found.
+        row (int): Index of the head among the heads of all layers.
     """
     own = candidate(given)
     if isinstance(own, Pattern):
@@ -141,10 +158,11 @@ def pattern_of(given: str, fields: Mapping[str, np.ndarray], row: int) -> Patter
 
 
 def join_edges(layers: Sequence[OwnEdges], num_heads: Sequence[int]) -> dict[str, np.ndarray]:
-    """Return the edges of the heads of all layers, by the names of a profile's fields.
+    """Return the edges of all layers as the fields ``own_keys`` and ``own_offsets`` of a
+    :class:`Profile`, and its fields about clusters.
 
     Args:
-        layers (sequence of OwnEdges): Edges of each layer; none without candidates.
+        layers (sequence of OwnEdges): Edges of each layer; empty if no candidate needs them.
         num_heads (sequence of int): Number of heads of each layer.
     """
     clusters = join_clusters([edges.clusters for edges in layers], num_heads)
@@ -159,13 +177,15 @@ def join_edges(layers: Sequence[OwnEdges], num_heads: Sequence[int]) -> dict[str
 
 
 class OwnSums:
-    """Sums of the attention weights of a layer, for each key of a query and for each offset.
+    """Sums of the attention weights of a layer, for each pair of positions and for each offset
+    between positions.
 
-    A row keeps four times the keys that candidates need, at least 64, so memory is linear in the
-    length. A key that falls out loses its sum, so sums are exact up to as many keys.
+    Memory is linear in the length of inputs, because only the largest sums of a query are kept:
+    four times as many as candidates have keys, and at least 64. A key that drops out loses its sum,
+    so the sums of a query are exact if no more keys than this have weight.
 
     Args:
-        candidates (sequence): The candidates of a fit.
+        candidates (sequence): Candidates of a fit, which say how many keys and offsets are needed.
     """
 
     def __init__(self, candidates: Sequence[Candidate]):
@@ -180,7 +200,7 @@ class OwnSums:
 
     @property
     def length(self) -> int:
-        """The length of the longest input, if keys are summed."""
+        """The number of tokens of the longest input so far, or 0 if no sums of keys are kept."""
         return 0 if self.key is None else self.key.size(1)
 
     @property
@@ -188,10 +208,11 @@ class OwnSums:
         return self.by_offset is None
 
     def begin(self, query: Tensor, key: Tensor) -> None:
-        """Ignore tokens, because the sums are of positions."""
+        """Do nothing, because the sums depend only on positions and attention weights."""
 
     def add(self, rows: Tensor, weight: Tensor) -> None:
-        """Add the weights ``[heads, rows, length]`` of some rows of an input."""
+        """Add the attention weights ``[heads, rows, length]`` of some queries of an input. ``rows``
+        are the indices of these queries, int64 ``[rows]``."""
         heads, _, length = weight.shape
         if length > MAX_TOKENS and (self.num_keys or self.num_offsets):
             raise ValueError(f"'batches' must contain sequences of at most {MAX_TOKENS} tokens for "
@@ -216,7 +237,8 @@ class OwnSums:
         self.key, self.sum = F.pad(self.key, more, value=-1), F.pad(self.sum, more)
 
     def _keep(self, rows: Tensor, weight: Tensor) -> None:
-        """Add weights ``[heads, rows, length]``, and keep the largest sums of each row."""
+        """Add the attention weights ``[heads, rows, length]`` of the queries ``rows``, and keep the
+        largest sums of each query."""
         length, kept = weight.size(2), self.key.size(2)
         total = self.row_sums(rows, length) + weight
         largest, at = total.topk(min(kept, length), dim=2)
@@ -225,7 +247,7 @@ class OwnSums:
         self.key[:, rows] = F.pad(at.masked_fill(largest <= 0, -1), fill, value=-1)
 
     def with_sums(self, other: OwnSums) -> OwnSums:
-        """Add the sums of other inputs, and return this."""
+        """Add the sums of ``other`` to this object in place, and return this object."""
         if other.is_empty:
             return self
         self.by_offset = self.by_offset + other.by_offset
@@ -237,13 +259,15 @@ class OwnSums:
         return self
 
     def row_sums(self, rows: Tensor, length: int) -> Tensor:
-        """Return the sums of some rows for ``length`` keys, 0 where none is kept."""
+        """Return the sums of the queries ``rows`` for the first ``length`` keys,
+        ``[heads, rows, length]``. The sums of keys that are not kept are 0."""
         key = self.key[:, rows]
         total = self.sum.new_zeros(*key.shape[:2], length + 1)  # the last one is of no key
         return total.scatter_add_(2, key.masked_fill(key < 0, length), self.sum[:, rows])[..., :-1]
 
     def edges(self, length: int) -> OwnEdges:
-        """Return the largest keys and offsets, for at least ``length`` positions."""
+        """Return the keys and offsets with the largest sums, with keys for at least ``length``
+        positions. Positions that no input has get the keys before them."""
         heads = len(self.by_offset)
         return OwnEdges(self._keys(length) if self.num_keys else torch.empty(heads, 0, 0),
                         self._offsets() if self.num_offsets else torch.empty(heads, 0))

@@ -18,14 +18,21 @@ POINTERS = 'cu_seq_lens_q', 'cu_seq_lens_k'
 
 def packed_lengths(options: dict[str, Any], mask: Tensor, query: Tensor, key: Tensor,
                    has_cache: bool) -> tuple[int, ...] | None:
-    """Return the lengths of sequences that are packed into one row, or None if each row contains
-    one sequence.
+    """Return the lengths of all sequences if rows of the batch contain several sequences one after
+    the other, or ``None`` if each row contains one sequence.
 
-    Pointers in ``options`` mark packed sequences. Without pointers, sequences are packed if the
-    position ids begin again inside a row, and there is neither a padding mask nor a cache; this is
-    transformers' condition too. In models that are not causal, only the position ids of a batch of
-    one row are read, as ``DataCollatorWithFlattening`` makes them, because other models give equal
-    ids to tokens of one sequence.
+    ``cu_seq_lens_q`` or ``cu_seq_lens_k`` in ``options`` mark packed sequences. Without these, rows
+    are packed if ``position_ids`` in ``options`` begin again inside a row, and there is neither a
+    padding mask nor a cache, which is transformers' condition too. A model that is not causal must
+    also have a single row, as ``DataCollatorWithFlattening`` makes it, because such models may give
+    equal position ids to tokens of one sequence.
+
+    Args:
+        options (dict): Further arguments of the attention.
+        mask (Tensor): Mask of the attention.
+        query (Tensor): ``[batch, heads, num_queries, channels]``.
+        key (Tensor): ``[batch, num_kv_heads, num_keys, channels]``.
+        has_cache (bool): Whether the attention is called with a cache.
     """
     pointers = {name: options[name] for name in POINTERS if options.get(name) is not None}
     if pointers:
@@ -64,8 +71,9 @@ def _between(pointers: dict[str, Tensor], mask: Tensor, query: Tensor,
 
 
 def _between_starts(position_ids: Tensor) -> tuple[int, ...] | None:
-    """Return the lengths of sequences that begin where the position ids begin again, or None if the
-    position ids do not count up between these starts."""
+    """Return the lengths of sequences that begin where ``position_ids`` ``[batch, length]`` begin
+    again, for all rows one after the other. Return ``None`` if no row has several sequences, or if
+    the position ids do not count up in each sequence."""
     is_start = position_ids == position_ids[:, :1]
     counts_up = is_start[:, 1:] | (position_ids.diff(dim=1) == 1)
     if not bool(counts_up.all()) or int(is_start.sum()) in (len(is_start), is_start.numel()):
@@ -75,7 +83,8 @@ def _between_starts(position_ids: Tensor) -> tuple[int, ...] | None:
 
 
 def check_not_packed(options: dict[str, Any], why: str) -> None:
-    """Raise an error if ``options`` contain pointers of packed sequences."""
+    """Raise a ``ValueError`` if ``options`` contain ``cu_seq_lens_q`` or ``cu_seq_lens_k``. ``why``
+    completes the message "must be None ..."."""
     for name in POINTERS:
         if options.get(name) is not None:
             raise ValueError(f"{name!r} must be None {why}; pad the sequences instead, and pass an "

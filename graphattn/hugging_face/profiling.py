@@ -69,60 +69,64 @@ MAX_LENGTHS = 8  # whose edges are kept, to compare those of the next input with
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Measurements of each head of a model; a row for each.
+    """Measurements of how each head of a model attends. Arrays have an entry for each head, layer
+    by layer; the index of a head in them is its ``row``.
 
-    A row of attention has the weights of one query. Most measurements are sums over all rows. The
-    measurements ``edges``, ``same_edges`` and ``rank`` take more time per row, so they use a random
-    sample of the rows of each sequence (argument ``sample`` of :func:`profile`). In models with
-    sinks, the weights of a row add up to less than 1, and the rest is the weight of the sink.
+    Measurements are means over all queries of all inputs. Only ``edges``, ``rank`` and
+    ``same_edges``, which take more time, use a random sample of the queries of each input (argument
+    ``sample`` of :func:`profile`). In models with sinks, the weights of a query sum to less than 1,
+    because the sink has the rest.
 
     Args:
         layers (tuple of str): Names of the attention modules.
-        layer (ndarray): Index of each head's module, int64 ``[heads]``.
+        layer (ndarray): Index in ``layers`` of each head's module, int64 ``[heads]``.
         head (ndarray): Number of each head in its module, int64 ``[heads]``.
-        bounds (ndarray): Where each bin of distances begins, int64 ``[bins]``: 0, 1, 2, 4, 8, ...
-        before (ndarray): Share of the weight on keys before the query or at it, by distance,
+        bounds (ndarray): Smallest distance of each bin of distances, int64 ``[bins]``: 0, 1, 2, 4,
+            8, ...
+        before (ndarray): Attention weight on the query itself and on keys before it, by distance,
             ``[heads, bins]``.
-        after (ndarray): Share of the weight on keys after the query, by distance, with 0 in the
-            first bin, ``[heads, bins]``.
-        kinds (ndarray): Share of the weight on the first token of a sequence, on other special
-            tokens and on all others, ``[heads, 3]``.
-        edges (ndarray): Mean number of keys that hold 90, 95 and 99 % of a row's weight,
+        after (ndarray): Attention weight on keys after the query, by distance, ``[heads, bins]``; 0
+            in the first bin.
+        kinds (ndarray): Attention weight on the first token of a sequence, on other special tokens,
+            and on all other tokens, ``[heads, 3]``.
+        edges (ndarray): Number of keys that hold 90, 95 and 99 % of a query's weight,
             ``[heads, 3]``.
-        keys (ndarray): Mean number of keys that the model's masks allow, ``[heads]``.
-        entropy (ndarray): Mean entropy of a row in nats, ``[heads]``.
-        rank (ndarray): Mean effective rank of the matrix of weights: the exponential of the entropy
-            of its normalised singular values, ``[heads]``.
-        same_edges (ndarray): Mean over rows of how much the edges that hold 95 % overlap with those
-            at the same positions in the input before of the same length: their intersection over
-            their union. NaN if no two lengths agree, ``[heads]``.
-        same_distances (ndarray): Mean overlap of the distances with those of the input before; 1 if
-            they are equal. NaN if there is one input, ``[heads]``.
-        patterns (tuple of str): Expressions of the patterns that a fit chooses from, and names such
-            as ``'8 own keys'`` of edges that each head has for itself (:meth:`pattern`).
-        pattern_share (ndarray): Share of the weight on the edges of each pattern,
+        keys (ndarray): Number of keys that the model's masks allow for a query, ``[heads]``.
+        entropy (ndarray): Entropy of a query's weights in nats, ``[heads]``.
+        rank (ndarray): Effective rank of the matrix of weights of an input, which is the
+            exponential of the entropy of its normalised singular values, ``[heads]``.
+        same_edges (ndarray): Similarity of the edges of successive inputs of equal length,
+            ``[heads]``: intersection over union of the keys that hold 95 % of a query's weight. NaN
+            if no two inputs have equal length.
+        same_distances (ndarray): Overlap of the distances (``before`` and ``after``) of successive
+            inputs, ``[heads]``; 1 if they are equal. NaN if there is only one input.
+        patterns (tuple of str): Expressions of the patterns that a fit chooses from, and texts such
+            as ``'8 own keys'`` for edges that differ between heads (:meth:`pattern`).
+        pattern_share (ndarray): Attention weight on the edges of each pattern,
             ``[heads, patterns]``.
-        pattern_error (ndarray): Squared distance of the head's outputs along the pattern, with
-            weights that sum to 1, from those of all keys, over their squared norm,
-            ``[heads, patterns]``.
-        pattern_edges (ndarray): Mean number of a row's edges of each pattern that the model's masks
+        pattern_error (ndarray): Squared difference between the head's outputs along the pattern and
+            its dense outputs, relative to the squared norm of the dense outputs,
+            ``[heads, patterns]``. Weights along the pattern are normalised to sum to 1.
+        pattern_edges (ndarray): Number of edges of a query in each pattern that the model's masks
             allow, ``[heads, patterns]``.
-        own_keys (ndarray): At each position the keys with the largest mean weight, by falling
-            weight behind the position itself; -1 for none, int32 ``[heads, tokens, keys]``.
-        own_offsets (ndarray): The offsets with the largest sum of weights, by falling weight behind
-            0; again 0 for none, int32 ``[heads, offsets]``.
-        clusters (ndarray): Numbers of clusters that were found, int64. The next fields have those
-            of each number, one after the other.
+        own_keys (ndarray): Keys of each position: first the position itself, then the keys with the
+            largest mean weights in descending order; -1 for none. int32 ``[heads, tokens, keys]``.
+        own_offsets (ndarray): Offsets from a query to its keys: first 0, then those with the
+            largest sums of weights in descending order; again 0 for none. int32
+            ``[heads, offsets]``.
+        clusters (ndarray): Numbers of clusters, such as 32, that clusters were found for, int64.
+            The next fields have the clusters of the first number, then those of the second, and so
+            on.
         channels (ndarray): Number of channels of each head's queries, int64 ``[heads]``.
-        cluster_query (ndarray): Centroids of queries before scaling, with 0 behind the channels,
-            float32 ``[heads, clusters, channels]``.
+        cluster_query (ndarray): Centroids of queries before scaling, float32
+            ``[heads, clusters, channels]``; 0 after the head's own channels.
         cluster_key (ndarray): Centroids of keys, shaped like ``cluster_query``.
-        cluster_edges (ndarray): For each cluster of queries and of keys, the mean number of keys of
-            a query if this pair is joined and all pairs with more weight for each pair of tokens,
-            float32 ``[heads, squares of the numbers of clusters]``.
-        lengths (ndarray): Lengths of the inputs, int64 ``[inputs]``; those of the first module, if
-            modules have different ones. In models that call a module several times, such as ALBERT,
-            each of its calls counts as an input of the module.
+        cluster_edges (ndarray): For each pair of a cluster of queries and a cluster of keys, the
+            mean number of keys of a query if this pair and all pairs with larger mean weight are
+            joined by edges, float32 ``[heads, pairs]``.
+        lengths (ndarray): Number of tokens of each input, int64 ``[inputs]``, as the first module
+            sees them. If a model calls a module several times, as ALBERT does, each call counts as
+            an input of the module.
         fingerprint (dict): Class, size and hash of the model's config (:meth:`check`).
 
     Source: Roy and Vetterli, "The effective rank" (2007).
@@ -170,11 +174,12 @@ class Profile:
                 for row, layer in enumerate(self.layer)]
 
     def pattern(self, row: int, number: int) -> Pattern | HeadClusters:
-        """Return what a fit chooses from, in the head of this row: a pattern, or clusters."""
+        """Return the pattern or the clusters that the pattern ``number`` of :attr:`patterns` is in
+        the head with index ``row``."""
         return pattern_of(self.patterns[number], vars(self), row)
 
     def among(self, patterns: Sequence[str]) -> Profile:
-        """Return the profile with some of its patterns only, for a fit that chooses among them.
+        """Return this profile with only some of its patterns, for a fit that chooses among them.
 
         Args:
             patterns (sequence of str): Some of :attr:`patterns`.
@@ -200,7 +205,7 @@ class Profile:
                 f'tokens)')
 
     def check(self, model: PreTrainedModel) -> None:
-        """Raise unless this is a profile of a model of the same config.
+        """Raise an error unless ``model`` has the config of the profiled model. Weights may differ.
 
         Raises:
             ValueError: The model has another class, other heads, or another config.
@@ -216,7 +221,7 @@ class Profile:
         """Write the profile to a file that ends in ``.npz``.
 
         Raises:
-            TypeError, ValueError: ``path`` is no such path.
+            TypeError, ValueError: ``path`` is no path, or has another suffix.
         """
         path = _path(path)
         texts = {name: json.dumps(getattr(self, name)) for name in TEXTS}
@@ -258,33 +263,39 @@ def profile(
     patterns: Sequence[Pattern | str] = WINDOWS, positions: int = 1, sample: int = 256,
     seed: int = 0,
 ) -> Profile:
-    """Measure how each head of self-attention of a model attends, over several inputs.
+    """Measure how each head of the self-attention of a model attends, over several inputs.
 
-    Weights are computed for some rows at a time, so memory is linear in the length. Padding is left
-    out; masks of the model apply. The model computes what it computes otherwise, in evaluation
-    mode, without its head.
+    The model runs in evaluation mode, without its head and with full attention. Its masks apply,
+    and padding is left out. The weights of a few queries are in memory at a time, so memory is
+    linear in the length.
+
+    ``patterns`` are what :func:`graphattn.hugging_face.fit` chooses from. Apart from patterns,
+    these texts name edges that are found for each head in the inputs:
+
+    - ``'4 own offsets'``: offset 0, and the 3 other offsets from query to key with the largest sums
+      of weights.
+    - ``'8 own keys'``: at each position, the position itself and the 7 other keys with the largest
+      mean weights. This is for inputs in which a position always has the same meaning.
+    - ``'8 keys of 32 clusters'``: the query itself, and about 7 other keys whose cluster is joined
+      with that of the query. The mean number of keys depends on the length of these inputs.
+
+    Such edges are found on one half of the inputs and measured on the other half, because edges
+    always fit best the inputs that they were found on. The profile contains the edges found on all
+    inputs. ``batches`` are read once more for such edges, and a third time for clusters.
 
     Args:
         model (PreTrainedModel): A model that :func:`graphattn.hugging_face.attach` can attach. If
             it is attached, its full attention is measured.
-        batches (iterable): Inputs: arguments of the model by name, or ``input_ids``.
+        batches (iterable): Inputs of the model: dicts of its arguments, or ``input_ids``.
         special (tokenizer or sequence of int): Ids of special tokens, such as separators.
-        patterns (sequence of Pattern or str): Patterns or their expressions, for
-            :func:`graphattn.hugging_face.fit`; by default windows of many sizes, with and without
-            the first token. ``profiling.CANDIDATES`` has these and others by name: strided ones,
-            and ones with random keys, which change while a sequence grows. ``'4 own offsets'`` are
-            the offsets with the largest weight in each head, ``'8 own keys'`` the keys with the
-            largest mean weight at each position, for inputs whose positions mean the same. ``'8
-            keys of 32 clusters'`` are the query itself and, by clusters of queries and keys, about
-            7 other keys, at the lengths of these inputs. All these are found first, so ``batches``
-            are read twice, and once more for clusters. Those of one half of the inputs are measured
-            on the other half, because no edges fit other inputs as well as those that they are
-            found on; the profile has those of all.
-        positions (int): Least number of positions that own keys are listed for, if the inputs are
-            shorter. Positions that no input has get the keys before them.
-        sample (int): Number of rows of each sequence for the measurements that sort rows, drawn at
-            random; all rows of shorter sequences.
-        seed (int): Seed of these rows, and of clusters.
+        patterns (sequence of Pattern or str): Patterns, their expressions, or texts as above; by
+            default windows of many sizes, with and without the first token.
+            ``profiling.CANDIDATES`` has these and others by name.
+        positions (int): Least number of positions to list own keys for. Positions that no input has
+            get the keys before them.
+        sample (int): Number of queries of each sequence, drawn at random, for the measurements that
+            take more time; all queries of shorter sequences.
+        seed (int): Seed of this sample, and of clusters.
 
     Returns:
         Profile.
@@ -292,7 +303,7 @@ def profile(
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: The model's attention cannot be replaced, there are no batches, or they are
-            longer than the 4,096 tokens of own keys and offsets.
+            longer than 4,096 tokens with own keys or offsets.
 
     Example:
         >>> import torch
@@ -347,7 +358,7 @@ def _special_ids(special: Any) -> Tensor:
 
 @dataclass
 class _Sums:
-    """Sums of one layer, over inputs and rows."""
+    """Running sums of the measurements of one layer, over inputs and queries."""
 
     num_inputs: int = 0
     num_sampled: int = 0
@@ -366,14 +377,15 @@ class _Sums:
 
 @dataclass
 class _Watching(Attending):
-    """Attention that measures its weights.
+    """Attention that measures its weights for a :class:`Profile`.
 
     Args:
-        sample (int): Number of rows to sort.
-        seed (int): Seed of these rows.
-        sums (dict): Sums of each layer by its name.
-        patterns (list): Patterns whose share of the weight is measured.
-        own (dict): Edges of each head by the name of a layer, as :class:`Finding` returns them.
+        sample (int): Number of queries of each sequence for the measurements that take more time.
+        seed (int): Seed of this sample.
+        sums (dict): Sums of each layer by name.
+        patterns (list): Candidates of a fit to measure.
+        own (dict): For each layer name, edges to measure on inputs with an even index, edges to
+            measure on inputs with an odd index, and edges found on all inputs.
     """
 
     sample: int
@@ -402,7 +414,8 @@ class _Watching(Attending):
         return out
 
     def _measure_sample(self, sums: _Sums, one: OneSequence) -> None:
-        """Measure what sorts rows, or needs several at once, head by head."""
+        """Add the measurements ``edges``, ``rank`` and ``same_edges`` of an input to ``sums``. They
+        use a sample of its queries, and all weights of one head at a time."""
         length = len(one.slot)
         rows = _some_rows(length, self.sample, self.seed).to(one.query.device)
         edges, rank, kept_edges = [], [], []
@@ -426,7 +439,7 @@ class _Watching(Attending):
             del sums.edges[next(iter(sums.edges))]
 
     def profile(self, model: nn.Module) -> Profile:
-        """Return the means."""
+        """Return the profile of ``model`` from the sums of all inputs."""
         seen = {name: sums for name, sums in self.sums.items() if sums.num_rows}
         longest = max(sums.longest for sums in seen.values())
         size = (longest - 1).bit_length() + 1  # bins that a distance can be in
@@ -457,7 +470,13 @@ def _means(sums: _Sums) -> dict[str, np.ndarray]:
 
 
 def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[str, Tensor]:
-    """Return sums over rows of weights ``[heads, rows, length]``."""
+    """Return sums over queries of some fields of a :class:`Profile`, by name.
+
+    Args:
+        weight (Tensor): Attention weights of some queries, ``[heads, rows, length]``.
+        rows (Tensor): Indices of these queries, int64 ``[rows]``.
+        is_special (Tensor, optional): Whether each token is special, bool ``[length]``.
+    """
     heads, _, length = weight.shape
     total = nn.functional.pad(weight.cumsum(-1), (1, 0))  # of the keys before each
     bounds = torch.tensor([*_bounds(), 2**40], device=rows.device)
@@ -476,8 +495,18 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
 
 def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Tensor,
                 rows: Tensor, value: Tensor, out: Tensor) -> dict[str, Tensor]:
-    """Return the weight, the error and the allowed edges along each pattern,
-    ``[heads, patterns]``, and the squared norm of the output, ``[heads]``."""
+    """Return sums over queries of the fields of a :class:`Profile` about patterns, by name:
+    ``[heads, patterns]`` each, and the squared norm of the dense outputs, ``[heads]``, as
+    ``'norm'``.
+
+    Args:
+        patterns (sequence): Candidates of a fit.
+        own (OwnEdges, optional): Edges that were found for each head.
+        weight (Tensor): Attention weights of some consecutive queries, ``[heads, rows, length]``.
+        rows (Tensor): Indices of these queries, int64 ``[rows]``.
+        value (Tensor): Values ``[heads, length, value_channels]``.
+        out (Tensor): Dense outputs ``[heads, rows, value_channels]``.
+    """
     shares, errors, edges = ([weight.new_zeros(len(weight), 0)] for _ in range(3))
     for pattern in patterns:
         kept = weight * _mask(pattern, own, rows, weight.size(2)).to(weight.device)
@@ -491,7 +520,9 @@ def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Ten
 
 
 def _mask(pattern: Candidate, own: OwnEdges | None, rows: Tensor, length: int) -> Tensor:
-    """Return which pairs of consecutive rows are edges, bool ``[heads or 1, rows, length]``."""
+    """Return whether the consecutive queries ``rows`` attend to each of ``length`` keys along a
+    candidate, bool ``[heads or 1, rows, length]``. ``own`` are the edges that were found for each
+    head."""
     if is_found(pattern):
         mask = own.mask(pattern, rows, length)
         beside = pattern.beside
@@ -507,7 +538,14 @@ def _bounds() -> list[int]:
 
 
 def _between(total: Tensor, ends: Tensor) -> Tensor:
-    """Return the sums between consecutive ends, over rows: ``[heads, bins]``."""
+    """Return the attention weight between consecutive bounds, summed over queries,
+    ``[heads, bins]``.
+
+    Args:
+        total (Tensor): Sum of the weights of the first n keys for n from 0 to length,
+            ``[heads, rows, length + 1]``.
+        ends (Tensor): Number n of keys at each bound, int64 ``[rows, bins + 1]``.
+    """
     at = total.gather(2, ends.expand(len(total), -1, -1))
     return at.diff(dim=2).abs().sum(1)
 
@@ -520,13 +558,15 @@ def _some_rows(length: int, sample: int, seed: int) -> Tensor:
 
 
 def _count(ordered: Tensor, share: float) -> Tensor:
-    """Return how many of the largest weights of each row hold a share of it."""
+    """Return how many of the largest weights of each query sum to the fraction ``share`` of its
+    weight, int64 ``[rows]``. ``ordered`` are weights ``[rows, length]`` in descending order."""
     needed = share * ordered.sum(1, keepdim=True)
     return (ordered.cumsum(1) < needed).sum(1) + (needed.squeeze(1) > 0)
 
 
 def _effective_rank(weight: Tensor) -> Tensor:
-    """Return the effective rank of rows of weights, by the eigenvalues of their Gram matrix."""
+    """Return the effective rank of a matrix of weights ``[rows, length]``: the exponential of the
+    entropy of its normalised singular values."""
     squares = torch.linalg.eigvalsh(weight @ weight.t())
     squares = squares.masked_fill(squares < len(squares) * 1e-15 * squares.amax(), 0)
     singular = squares.sqrt()
@@ -534,13 +574,15 @@ def _effective_rank(weight: Tensor) -> Tensor:
 
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the mean over rows of intersection over union of packed sets."""
+    """Return the mean over queries of intersection over union, ``[heads]``. Both arguments are sets
+    of keys as packed bits, uint8 ``[heads, rows, bytes]``."""
     both, either = (np.bitwise_count(x).sum(axis=-1) for x in (one & other, one | other))
     return (both / np.maximum(either, 1)).mean(axis=-1)
 
 
 def _fingerprint(model: nn.Module) -> dict[str, Any]:
-    """Return what tells a model of one config from others; weights do not matter."""
+    """Return a dict that identifies the config of a model: class, numbers of layers and heads, and
+    a hash. Weights do not matter."""
     config = {name: value for name, value in model.config.to_dict().items()
               if not name.startswith('_') and name not in (
                   'transformers_version', 'architectures', 'dtype', 'torch_dtype')}

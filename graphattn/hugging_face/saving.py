@@ -44,13 +44,13 @@ MANIFEST, GRAPHS, ADAPTER = 'graphs.json', 'graphs.safetensors', 'adapter_config
 def save_attached(model: PreTrainedModel, folder: str | PathLike, **options: Any) -> None:
     """Write an attached model, its sources and their parameters to a folder.
 
-    A model inside PEFT is written as its adapters; :func:`load_attached` then finds its base model
-    by the path in their config, or gets it as an argument. Other files of the folder stay.
+    Of a PEFT model, only the adapters are written. :func:`load_attached` then loads the base model
+    from the path in their config, or takes it as an argument. Other files in the folder stay.
 
     Args:
         model (PreTrainedModel): An attached model, or a PEFT model around one.
-        folder (path): The folder, created if it does not exist. Until all files are written it has
-            no manifest, so that an interrupted save is not loaded.
+        folder (path): The folder, created if it does not exist. The manifest ``graphs.json`` is
+            written last, so that an interrupted save cannot be loaded.
         **options: Arguments of ``save_pretrained``, such as ``max_shard_size``.
 
     Raises:
@@ -102,13 +102,14 @@ def load_attached(folder: str | PathLike, model: PreTrainedModel | None = None, 
                   classes: Sequence[type] = (), **options: Any) -> PreTrainedModel:
     """Load a model that :func:`save_attached` wrote, attached to its graphs.
 
-    Only classes of transformers and of this library are built, and those of ``classes``.
+    The files can only build classes of transformers, of this library, and of ``classes``.
 
     Args:
         folder (path): The folder.
-        model (PreTrainedModel, optional): A model that is not attached, to be attached as the saved
-            one was, in place of loading the weights; for adapters of PEFT, their base model.
-        classes (sequence of type): Further classes of models and sources that the folder may name.
+        model (PreTrainedModel, optional): A model to attach like the saved one; it is not attached
+            yet and keeps its own weights. For adapters of PEFT, their base model. If omitted, the
+            model is loaded from the folder.
+        classes (sequence of type): Further classes of models and sources that the files may build.
         **options: Arguments of ``from_pretrained``, such as ``dtype``.
 
     Returns:
@@ -175,8 +176,8 @@ def _layer(name: str, module: nn.Module) -> dict[str, Any]:
 
 
 def _source(module: nn.Module) -> GraphSource | None:
-    """Return the source of a module. A wrapper of PEFT, as with ``modules_to_save``, may contain
-    the source."""
+    """Return the source of an attached module, or ``None``. If PEFT has wrapped the source
+    (``modules_to_save``), return the source inside the wrapper."""
     source = getattr(module, 'graph_source', None)
     copies = getattr(source, 'modules_to_save', None)
     if copies is not None:
@@ -209,8 +210,8 @@ def _hash(path: Path) -> str:
 
 
 def _move(written: Path, folder: Path) -> None:
-    """Move all written files into a folder, where they replace the files of an earlier save. The
-    old manifest is removed first and the new manifest is moved last."""
+    """Move all files from the folder ``written`` to ``folder``, and remove the files of an earlier
+    save there. The old manifest is removed first and the new manifest is moved last."""
     if not folder.exists():
         written.chmod(0o755)
         written.rename(folder)
@@ -232,7 +233,8 @@ def _move(written: Path, folder: Path) -> None:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a folder, after checking that all files exist and have their sizes."""
+    """Return the manifest ``graphs.json`` of a folder. Raise a ``ValueError`` unless all files in
+    the manifest exist and have the right sizes."""
     if not (folder / MANIFEST).is_file():
         raise ValueError(f"'folder' must be a folder that save_attached has written completely "
                          f"(got {folder} without {MANIFEST}); call save_attached again, or load "
@@ -273,8 +275,9 @@ def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _found(name: str, package: str, kind: type, classes: Sequence[type]) -> type:
-    """Return the class of this name, if a file may build it: a public class of ``package``, or one
-    of ``classes``."""
+    """Return the class with the full name ``name``. It must be one of ``classes``, or a public
+    subclass of ``kind`` in ``package``; otherwise a ``ValueError`` is raised, because files may be
+    untrusted."""
     for given in classes:
         if _name_of(given) == name:
             return given

@@ -21,11 +21,12 @@ __all__ = ['TokenModel']
 
 
 class TokenModel(nn.Module):
-    """An attached model that is called with ``(x, ptr)``, as encoders are.
+    """Wrap an attached model, so that it is called with tokens and ``ptr`` like an
+    :class:`graphattn.models.Encoder`.
 
-    Tokens are the rows of a batch without padding. So
-    :func:`graphattn.distributed.sequence_parallel` can divide them over processes. Everything in
-    the model but attention must treat tokens separately.
+    The tokens of all sequences follow one another without padding, so that
+    :func:`graphattn.distributed.sequence_parallel` can divide them over processes. Apart from
+    attention, the model must compute each token independently of the others.
 
     Args:
         model (PreTrainedModel): A model whose attention modules are all attached to sources. It
@@ -58,18 +59,19 @@ class TokenModel(nn.Module):
 
     def forward(self, x: Tensor, ptr: Tensor | Shard, *,
                 generator: torch.Generator | None = None, **arguments: Any) -> Tensor:
-        """Return the first output of the model for each token.
+        """Return the first output of the model, such as the last hidden states,
+        ``[num_tokens, channels]``.
 
         Args:
             x (Tensor): Token ids ``[num_tokens]``.
-            ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``, or a
-                process's part of a batch.
-            generator (torch.Generator, optional): For sources that draw edges.
+            ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``, or the
+                part of a batch that one process computes.
+            generator (torch.Generator, optional): Random generator of sources that draw edges.
             **arguments: Further arguments of the model.
 
         Raises:
-            ValueError: The model's output has no row for each token, or an attention module has not
-                got the tokens.
+            ValueError: The model's output has no row for each token, or the model does not pass its
+                keyword arguments on to its attention.
         """
         shard = ptr if isinstance(ptr, Shard) else _Whole(ptr)
         part = PartOfBatch(shard, generator)
@@ -106,12 +108,13 @@ class _Whole(Shard):
 
 @dataclass
 class PartOfBatch:
-    """The tokens of this process, for which the attention modules of a model compute their outputs.
+    """The tokens of one process. Attention modules of a model call :meth:`attend` to attend among
+    these tokens and those of other processes.
 
     Args:
-        shard (Shard): The tokens.
-        generator (torch.Generator, optional): For sources that draw edges.
-        seen (set): The modules that have attended.
+        shard (Shard): The range of tokens of this process.
+        generator (torch.Generator, optional): Random generator of sources that draw edges.
+        seen (set): The modules that have called :meth:`attend`.
     """
 
     shard: Shard
@@ -120,8 +123,20 @@ class PartOfBatch:
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                mask: Tensor | None, is_causal: bool, terms: LogitTerms) -> Tensor:
-        """Return the output of the attention of a module for the tokens of this process, ``[1,
-        num_own, heads, value_channels]``."""
+        """Return the output of an attention module for the tokens of this process.
+
+        Args:
+            module (Module): The attention module.
+            query (Tensor): ``[1, heads, num_own, channels]``.
+            key (Tensor): ``[1, num_kv_heads, num_own, channels]``.
+            value (Tensor): ``[1, num_kv_heads, num_own, value_channels]``.
+            mask (Tensor, optional): The model's mask, which must not mark padding.
+            is_causal (bool): Whether attention is causal if there is no mask.
+            terms (LogitTerms): Scale, softcap and sink of logits, and dropout.
+
+        Returns:
+            Tensor ``[1, num_own, heads, value_channels]``.
+        """
         self.seen.add(module)
         attachment, source = module.graph_attachment, module.graph_source
         logit = getattr(module, 'graph_teleport_logit', None)

@@ -14,22 +14,25 @@ __all__ = ['Attachment']
 
 @dataclass
 class Attachment:
-    """The state of one attention module of a model to which graphs are attached.
+    """The state of one module of a model to which graphs are attached.
 
     Args:
-        before (dict): The config's implementation of attention before, under ``''``, and those of
-            nested configs, under their names.
+        before (dict): Implementations of attention before :func:`attach`, such as ``'sdpa'``: that
+            of the module's config under ``''``, and those of nested configs under their names.
         attends (bool): Whether the module attends along edges now.
         backend (str): Kernel for graphs.
-        is_named (bool): Whether ``layers`` names it, so that cross-attention is replaced too.
-        noticing (tuple of RemovableHandle): Handles of the hooks that note the arguments of each
-            call. That of an attention module sets the next two.
-        has_other_keys (bool): Whether keys were computed from other hidden states than queries.
-        has_cache (bool): Whether it was called with a cache.
+        is_named (bool): Whether the argument ``layers`` names the module, so that it is replaced
+            even if it is cross-attention.
+        noticing (tuple of RemovableHandle): Handles of hooks that record facts about each call. The
+            hook of an attention module sets the next two attributes.
+        has_other_keys (bool): Whether keys come from other hidden states than queries in the
+            present call.
+        has_cache (bool): Whether the present call has a cache.
         heads (tuple of int, optional): Heads that attend along the source; all if omitted. The
-            others attend to all keys, by edges.
-        watch (Callable, optional): Attention that is called in place of attention along a graph,
-            with the arguments of :func:`graphattn.layers.padded.attend_padded` but the source.
+            other heads attend to all keys, also by edges.
+        watch (Callable, optional): Function to call in place of
+            :func:`graphattn.layers.padded.attend_padded`, with the same arguments except for the
+            source.
         hops (int or float): Number of hops that values travel.
         teleport (float or sequence of float): The teleport, or its initial value if it is learned.
     """

@@ -17,19 +17,20 @@ __all__ = ['AttachedHeads', 'AttachmentTable', 'attachment']
 
 @dataclass(frozen=True)
 class AttachedHeads:
-    """A row of an :class:`AttachmentTable`: heads of a layer along the same edges.
+    """Heads of one layer that attend along the same edges: a row of an :class:`AttachmentTable`.
 
     Args:
         layer (str): Name of the module.
-        heads (tuple of int, optional): Numbers of the heads; ``None`` if the config does not have
-            their number.
-        along (str): Their pattern, with long parts shortened, or their source.
-        is_attached (bool): Whether they attend along a graph. If not, they keep full attention: by
-            the implementation of ``along``, or by edges between all tokens if other heads of the
-            layer are attached.
+        heads (tuple of int, optional): Numbers of the heads; ``None`` if the module's config does
+            not have the number of heads.
+        along (str): The pattern of the heads, with long parts shortened, or their source. If they
+            are not attached, how their full attention is computed.
+        is_attached (bool): Whether the heads attend along a graph. If not, they keep full
+            attention.
         hops (int or float): Number of hops that values travel.
-        density (float, optional): Share of the pairs that are edges, of the causal pairs in a
-            causal model; ``None`` if no length is given or the edges depend on the tokens.
+        density (float, optional): Fraction of the (query, key) pairs that are edges, or of the
+            causal pairs in a causal model; ``None`` if no length is given or the edges depend on
+            the tokens.
     """
 
     layer: str
@@ -128,8 +129,8 @@ def _rows(name: str, module: nn.Module, length: int | None) -> Iterator[Attached
 
 def _groups(source: PatternSource | ContentClusterSource, attached: tuple[int, ...] | None,
             ) -> dict[tuple[Pattern | HeadClusters, bool], list[int]]:
-    """Return a dict from a pattern, and whether it is attached, to the list of heads along this
-    pattern."""
+    """Return the heads that share a pattern, as a dict from (pattern, whether it is attached) to a
+    list of heads. ``attached`` are the attached heads, or ``None`` for all heads."""
     groups: dict[tuple[Pattern | HeadClusters, bool], list[int]] = {}
     for head, pattern in enumerate(source.patterns):
         groups.setdefault((pattern, attached is None or head in attached), []).append(head)

@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generator | None,
                  **options: Any) -> Any:
-    """Return ``run(*inputs, **options)`` under an activation checkpoint: only the arguments are
-    stored, and the backward pass calls ``run`` again. ``run`` is a module or a method of a
-    module."""
+    """Return ``run(*inputs, generator=generator, **options)`` under an activation checkpoint: only
+    the arguments are stored, and the backward pass calls ``run`` again with the same random
+    numbers. ``run`` is a module or a method of a module."""
     once_more = partial(checkpoint, run, *inputs, use_reentrant=False, generator=generator,
                         **options)
     if torch.compiler.is_compiling() and generator is None:
@@ -29,9 +29,9 @@ def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generat
 
 
 class _AsNow:
-    """Context that restores the parameters, buffers and training mode of modules, and the state of
-    a generator, from the time when this object was built. It can be entered once for each backward
-    pass.
+    """Context that puts modules and a generator back into the state that they had when this object
+    was built: parameters, buffers, training mode and the state of the generator. The context can be
+    entered once for each backward pass.
 
     torch's ``checkpoint`` restores only the default generator. Parameters must be restored because
     of ``torch.func.functional_call``, which has put other tensors back before the backward pass

@@ -198,7 +198,7 @@ class EdgeAttention(MessagePassing):
 
     def propagate(self, edge_index: BipartiteGraph | Adj, size: Size = None,
                   **kwargs: Any) -> Tensor:
-        """Return the result of message passing.
+        """Return the weighted sums of values at the queries, as PyG's ``propagate`` does.
 
         For a graph, this method calls ``message_and_aggregate`` directly, unless hooks or a
         subclass need PyG's ``propagate``. The preparations in PyG's ``propagate`` would take as
@@ -238,8 +238,14 @@ class EdgeAttention(MessagePassing):
 
     def _messages(self, edge_index: Tensor, graph: BipartiteGraph,
                   teleport: float | Sequence[float] | Tensor) -> Backend:
-        """Return a backend that calls PyG's ``edge_updater`` and ``propagate``. The edges of
-        ``graph`` must be in the caller's order."""
+        """Return a backend that computes weights by PyG's ``edge_updater`` and sums by
+        ``propagate``, so that hooks and explainers see the messages.
+
+        Args:
+            edge_index (Tensor): The edges in the caller's order, ``[2, num_edges]``.
+            graph (BipartiteGraph): The graph of these edges.
+            teleport (float, sequence of float or Tensor): Passed on to ``propagate``.
+        """
         given, told = graph, {}
 
         def edges(graph: BipartiteGraph) -> Tensor:
@@ -293,8 +299,9 @@ _ON_FUSED = [*hooks_on('propagate'), *_ON_MESSAGE_AND_AGGREGATE]
 
 
 def _ends(query: Nodes, key: Nodes, value: Nodes) -> list[Tensor]:
-    """Return query, key and value. Of a pair (source nodes, target nodes) as in PyG, the query is
-    the second tensor, and key and value are the first."""
+    """Return the tensors of queries, keys and values. If an argument is a pair (source nodes,
+    target nodes) as in PyG, queries are the target nodes, and keys and values are the source
+    nodes."""
     return [nodes[end] if isinstance(nodes, tuple) and len(nodes) == 2 else nodes
             for nodes, end in ((query, 1), (key, 0), (value, 0))]
 

@@ -132,20 +132,20 @@ class EncoderLayer(nn.Module):
 
 
 def activation_of(name: str) -> nn.Module:
-    """Return the activation of that name."""
+    """Return a new module for the activation ``name``, one of :data:`ACTIVATIONS`."""
     check_choice('activation', name, ACTIVATIONS)
     return ACTIVATIONS[name]()
 
 
 def check_attention(attention: nn.Module, channels: int, heads: int, **options: object) -> None:
-    """Raise an error unless ``attention`` can replace graph attention, and no option of graph
-    attention is set.
+    """Raise an error unless ``attention`` can replace graph attention, and every option of graph
+    attention has its default value.
 
     Args:
         attention (nn.Module): See :class:`EncoderLayer`.
         channels (int): Size of each token.
         heads (int): Number of attention heads.
-        **options: Options of graph attention.
+        **options: Arguments of :class:`GraphAttention`.
     """
     check_kind('attention', attention, nn.Module)
     for name, expected in (('channels', channels), ('heads', heads)):

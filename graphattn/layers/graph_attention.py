@@ -328,8 +328,9 @@ class GraphAttention(nn.Module):
 
 
 def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource:
-    """Return ``source`` as a GraphSource after checking its number of heads; a pattern or an
-    expression becomes a PatternSource."""
+    """Return ``source`` as a GraphSource: a pattern, or the expression of a pattern, becomes a
+    PatternSource. Raise a ValueError if the source requires a number of heads other than
+    ``heads``."""
     source = as_source(source)
     if source.heads not in (None, heads):
         raise ValueError(f"'source' must be a source for {heads} heads, like the layer (got a "
@@ -356,7 +357,15 @@ def _added(bias: Tensor, other: Tensor | None) -> Tensor:
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
     """Raise a ValueError unless the segments of a graph are the sequences of ``ptr``, once for all
-    heads or once for each head."""
+    heads or once for each head.
+
+    Args:
+        name (str): ``'query_ptr'`` or ``'key_ptr'``, for the message.
+        own (Tensor): Where the segments of the graph begin.
+        ptr (Tensor): Where the sequences begin.
+        heads (int): Number of heads.
+        num_tokens (int): Number of tokens of all sequences.
+    """
     if is_traced(ptr):
         return
     own, ptr = host_copy(own), host_copy(ptr)

@@ -14,7 +14,8 @@ from graphattn.functional.recursion import check_hops, check_teleport
 
 def check_diffusion(hops: int | float, teleport: float | Sequence[float],
                     learn_teleport: bool) -> None:
-    """Raise an error unless the hops and the teleport of a layer are valid."""
+    """Raise an error unless the hops and the teleport of a layer are valid. A learned teleport must
+    start from a number above 0 and below 1."""
     check_bool(learn_teleport=learn_teleport)
     check_hops(hops)
     check_teleport(teleport, hops)
@@ -26,13 +27,15 @@ def check_diffusion(hops: int | float, teleport: float | Sequence[float],
 
 def teleport_parameter(teleport: float, heads: int, device: torch.device | None = None,
                        dtype: torch.dtype | None = None) -> nn.Parameter:
-    """Return a parameter ``[heads]``: the logits of the teleport of each head."""
+    """Return a parameter ``[heads]`` for a learned teleport: the logit of each head, initially that
+    of ``teleport``."""
     parameter = nn.Parameter(torch.empty(heads, device=device, dtype=dtype))
     reset_teleport(parameter, teleport)
     return parameter
 
 
 def reset_teleport(parameter: nn.Parameter | None, teleport: float) -> None:
-    """Set the logits of all heads to the logit of ``teleport``, if there is a parameter."""
+    """Set ``parameter``, the logits of a learned teleport, to the logit of ``teleport`` for all
+    heads. Do nothing if it is None."""
     if parameter is not None:
         nn.init.constant_(parameter, math.log(teleport) - math.log1p(-teleport))

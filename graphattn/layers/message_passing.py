@@ -8,7 +8,8 @@ from torch_geometric.nn import MessagePassing
 
 
 def hooks_on(*steps: str) -> list[str]:
-    """Return the names of the attributes of PyG's layers that store the hooks on ``steps``."""
+    """Return the names of the attributes in which PyG's layers store the hooks on ``steps``, such
+    as ``'message'``."""
     return [f'_{step}_forward_{when}hooks' for step in steps for when in ('', 'pre_')]
 
 

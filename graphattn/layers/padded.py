@@ -151,7 +151,9 @@ def _warn_of_empty(tokens: PaddedTokens) -> None:
 
 def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
          rules: PairRules) -> tuple[BipartiteGraph | PairMask, PairRules]:
-    """Return the graph of a source, and those of the rules that the graph does not obey yet."""
+    """Return the graph that ``source`` builds from the tokens, and the rules that its edges do not
+    obey yet. ``query`` is ``[num_tokens, heads, channels]`` without padding, but ``key`` is
+    padded."""
     if isinstance(source, PatternSource):
         _check_length(source, tokens)
         within = Causal() if rules.causal else None
@@ -192,7 +194,7 @@ def _check_alone(rules: PairRules, needs_weights: bool) -> None:
 def _obey(rules: PairRules, graph: BipartiteGraph, terms: LogitTerms, tokens: PaddedTokens,
           dtype: torch.dtype) -> tuple[BipartiteGraph, LogitTerms]:
     """Return the graph with only those edges that the rules allow, and the logit terms of these
-    edges."""
+    edges. Biases of the rules are added to the bias in ``dtype``."""
     place = tokens.place(graph)
     keep = place.key <= place.query if rules.causal else torch.ones_like(place.key, dtype=bool)
     if rules.allows is not None:
@@ -213,7 +215,13 @@ def _obey(rules: PairRules, graph: BipartiteGraph, terms: LogitTerms, tokens: Pa
 
 
 def _look_up(table: Tensor, place: EdgePlaces, tokens: PaddedTokens) -> Tensor:
-    """Return the value of a mask for each edge, ``[num_edges, heads or 1]``."""
+    """Return the value of a mask for each edge, ``[num_edges, heads or 1]``.
+
+    Args:
+        table (Tensor): The mask, ``[batch or 1, heads or 1, num_queries, num_keys]``.
+        place (EdgePlaces): Sequence, head and positions of each edge.
+        tokens (PaddedTokens): The slots that contain tokens.
+    """
     table = table.movedim(1, -1)
     table = table.expand(tokens.batch, *table.shape[1:])
     where = place.sequence, place.query - tokens.first_query, place.key - tokens.first_key

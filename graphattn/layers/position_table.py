@@ -40,7 +40,7 @@ class PositionTable(nn.Module, ABC):
 
 
 def angles(num_embeddings: int, channels: int) -> Tensor:
-    r"""Return :math:`i / 10000^{2j / C}` for each position i and even channel 2j, float64
-    ``[num_embeddings, channels / 2]``."""
+    """Return the angle :math:`i / 10000^{2j / C}` of each position i and each even channel 2j of C
+    channels, float64 ``[num_embeddings, channels / 2]``."""
     rate = 10_000 ** (-torch.arange(0, channels, 2, dtype=torch.double) / channels)
     return torch.outer(torch.arange(num_embeddings), rate)

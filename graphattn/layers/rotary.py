@@ -10,8 +10,8 @@ from graphattn.layers.position_table import PositionTable, angles
 
 
 class RotaryPositions(PositionTable):
-    r"""Module that returns the rotation of pairs of channels of queries and keys at each position.
-    At position i, a query q becomes
+    r"""Module that returns the cosines and sines by which :func:`rotate` rotates pairs of channels
+    of queries and keys. At position i, a query q becomes
 
     .. math::
         \begin{pmatrix} q'_{2j} \\ q'_{2j + 1} \end{pmatrix} =
@@ -45,8 +45,8 @@ class RotaryPositions(PositionTable):
         return torch.stack([angle.cos(), angle.sin()], dim=2)
 
     def forward(self, position: Tensor) -> Tensor:
-        """Return the cosines and sines for the positions ``position``, int64 ``[num_tokens]``, as
-        ``[num_tokens, channels / 2, 2]``."""
+        """Return the cosines and sines for each ``position``, ``[num_tokens, channels / 2, 2]``.
+        Positions are int64 ``[num_tokens]``."""
         check_ids('position', position, self.num_embeddings, self.table.device)
         return self.table[position]
 
@@ -61,8 +61,8 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
 
 
 def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
-    """Raise an error unless ``rotation`` fits the tokens ``x`` and heads of ``head_channels``
-    channels."""
+    """Raise an error unless ``rotation`` is floating ``[num_tokens, head_channels / 2, 2]`` on the
+    device of the tokens ``x``."""
     check_floating(rotation=rotation)
     check_strided('rotation', rotation)
     expected = (x.size(0), head_channels // 2, 2)

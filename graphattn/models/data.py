@@ -13,9 +13,9 @@ from graphattn.graphs.pyg_data import ptr_of
 
 
 def accepts_data(forward: Callable) -> Callable:
-    """Return a ``forward`` that also accepts a PyG ``Data`` or ``Batch`` instead of ``tokens`` and
-    ``ptr``. The attribute ``x`` of the data then contains the tokens, and each graph is a
-    sequence."""
+    """Decorate a method ``forward(self, tokens, ptr, ...)``, so that it also accepts a PyG ``Data``
+    or ``Batch`` instead of ``tokens`` and ``ptr``. The attribute ``x`` of the data then contains
+    the tokens, and each graph is a sequence."""
     @wraps(forward)
     def run(self: Any, tokens: Tensor | Data, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(tokens, Data | HeteroData):

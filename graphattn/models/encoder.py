@@ -59,8 +59,8 @@ class Encoder(nn.Module):
         positions (str or list of int): ``'learned'``: learned embeddings of positions.
             ``'sinusoidal'``: fixed embeddings (:class:`SinusoidalPositions`). ``'none'``: no
             embeddings of positions. ``'rotary'``: queries and keys are rotated in each layer
-            (:class:`graphattn.layers.RotaryPositions`). Sources get unrotated queries and keys, so
-            with ``'rotary'``, block models do not depend on positions. A list contains the sides of
+            (:class:`graphattn.layers.RotaryPositions`), but sources get them unrotated, so edges
+            that depend on queries and keys do not depend on positions. A list contains the sides of
             a grid, such as ``[32, 32, 3]`` for the rows, columns and colours of an image; the
             embedding of a cell is then the sum of learned embeddings of its row, column and so on
             (:class:`GridPositions`).
@@ -90,9 +90,9 @@ class Encoder(nn.Module):
             teleport is plain attention.
         learn_teleport (bool): Whether each head learns its own teleport, initially ``teleport``.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
-        checkpoint_layers (bool): Whether to store only the input of each layer, and a shared graph,
-            for the backward pass. The backward pass runs each layer again with the same dropout and
-            the same drawn edges, so gradients are the same bit for bit.
+        checkpoint_layers (bool): Whether to save memory by storing only the input of each layer,
+            and a shared graph, for the backward pass. The backward pass runs each layer again with
+            the same dropout and the same drawn edges, so gradients are the same bit for bit.
 
     Raises:
         ValueError: Both ``source`` and ``attention`` are given; the given one requires another
@@ -238,9 +238,9 @@ num_segments=2, density=32.4%))
                 sequence, and ``ptr`` must be omitted.
             ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``; or a
                 Shard, the part of a batch that one process computes
-                (:func:`graphattn.distributed.sequence_parallel`). segments (Tensor, optional): The
-                segment of each token, int64 ``[num_tokens]``. If omitted, all tokens are in segment
-                0, as in BERT.
+                (:func:`graphattn.distributed.sequence_parallel`).
+            segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``. If
+                omitted, all tokens are in segment 0, as in BERT.
             graph (BipartiteGraph, optional): Graph that all layers attend along instead of graphs
                 from sources, as in :meth:`GraphAttention.forward
                 <graphattn.layers.GraphAttention.forward>`.
@@ -314,8 +314,8 @@ num_segments=2, density=32.4%))
         return tokens
 
     def _device(self, tokens: Tensor) -> torch.device:
-        """Return the device of the model, or the device of ``tokens`` if another module has
-        replaced the norm."""
+        """Return the device of the model's final norm. If another module without ``weight`` has
+        replaced it, return the device of ``tokens``."""
         weight = getattr(self.norm, 'weight', None)
         return weight.device if isinstance(weight, Tensor) else getattr(tokens, 'device', None)
 
@@ -324,8 +324,8 @@ num_segments=2, density=32.4%))
         return isinstance(self.position_embedding, RotaryPositions)
 
     def _rotation(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor | None:
-        """Return the rotation of queries and keys at the position of each token, which all layers
-        share, or None without rotary positions."""
+        """Return the cosines and sines that rotate the queries and keys of each token in all
+        layers, ``[num_tokens, head_channels / 2, 2]``, or ``None`` without rotary positions."""
         return self.position_embedding(self._positions(tokens, ptr)) if self._is_rotary else None
 
     def _positions(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor:
@@ -349,8 +349,8 @@ num_segments=2, density=32.4%))
 
 
 def _size_of(embedding: nn.Module) -> float:
-    """Return the number of ids of ``embedding``, or infinity if the module does not have the
-    attribute ``num_embeddings``."""
+    """Return ``embedding.num_embeddings``, the number of ids that an embedding accepts, or infinity
+    if the module has no such attribute."""
     return getattr(embedding, 'num_embeddings', math.inf)
 
 
@@ -426,7 +426,8 @@ class GridPositions(nn.Module):
 
 
 class _NoPositions(nn.Module):
-    """Module that returns 0 instead of embeddings of positions, and has a maximum length."""
+    """Module that returns 0 in place of position embeddings. ``num_embeddings`` is the maximum
+    length of a sequence."""
 
     def __init__(self, num_embeddings: int, channels: int):
         super().__init__()
@@ -440,8 +441,13 @@ EMBEDDINGS = {'learned': nn.Embedding, 'sinusoidal': SinusoidalPositions, 'none'
 
 
 def _ptr_of(is_token: Tensor, ptr: Tensor | Shard) -> Tensor:
-    """Return where each sequence begins among the tokens that are not padding, int64
-    ``[num_sequences + 1]``."""
+    """Return where each sequence begins after padding tokens are removed, int64
+    ``[num_sequences + 1]``.
+
+    Args:
+        is_token (Tensor): Whether each token is kept, bool ``[num_tokens]``.
+        ptr (Tensor or Shard): Where each sequence begins before. A Shard raises a ValueError.
+    """
     if isinstance(ptr, Shard):
         raise ValueError("the model must be built with padding_token=None for sequence "
                          "parallelism; remove the padding from the sequences before the call")

@@ -49,12 +49,12 @@ class FeatureEncoder(nn.Module):
             self.linear, self.embeddings = nn.Linear(features, channels), None
 
     def forward(self, x: Tensor, name: str = 'x') -> Tensor:
-        """Embed ``x``.
+        """Return the embedding of each node, or of each edge.
 
         Args:
-            x (Tensor): Real features ``[num_nodes, features]``; or categories, int64 ``[num_nodes,
-                num_categorical]``. If there is only one categorical feature, ``x`` may be
-                ``[num_nodes]``.
+            x (Tensor): Real features ``[num_nodes, features]``; or categories, int64
+                ``[num_nodes, num_categorical]``. If there is only one categorical feature, ``x``
+                may be ``[num_nodes]``. For edges, ``num_nodes`` is the number of edges.
             name (str): Name of ``x`` in error messages.
 
         Returns:

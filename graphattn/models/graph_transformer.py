@@ -45,8 +45,8 @@ Local = Literal['gin', 'gated_gcn', 'transformer']
 
 
 class GraphTransformer(nn.Module):
-    """Graph transformer: embeddings of nodes, edges and encodings, followed by GPS layers and a
-    head.
+    """Embed the nodes and edges of graphs, apply layers of messages and attention, and compute an
+    output for each node or each graph.
 
     Each layer is a :class:`graphattn.layers.GraphGPSConv`, which combines messages along the edges
     of the data with attention among the nodes of each graph. With ``source='Full()'``, the model is
@@ -76,7 +76,8 @@ class GraphTransformer(nn.Module):
         edge_features (int or list of int, optional): Features of edges, which messages use, see
             :class:`FeatureEncoder`.
         encodings (dict, optional): Sizes of further node attributes, by name, such as
-            ``{'random_walk_pe': 16}``. These attributes are normalised and projected.
+            ``{'random_walk_pe': 16}``. These attributes are batch-normalised, projected to
+            ``channels``, and added to the embeddings of the nodes.
         level (str): Whether the output is for each node (``'node'``) or for each graph
             (``'graph'``).
         pooling (str): Pooling of the nodes of a graph: ``'mean'``, ``'sum'`` or ``'max'``.
@@ -240,8 +241,9 @@ class GraphTransformer(nn.Module):
         return x + self.encoding(self.encoding_norm(encoding))
 
     def _with_virtual_nodes(self, x: Tensor, data: Data) -> tuple[Tensor, Tensor, Tensor]:
-        """Return three tensors: real and virtual nodes ``[num_all, channels]``, the index of the
-        graph of each of these nodes ``[num_all]``, and the indices of the real nodes
+        """Add the virtual nodes of each graph before the nodes ``x`` ``[num_nodes, channels]`` of
+        the graph. Return three tensors: all nodes ``[num_all, channels]``, the index of the graph
+        of each of them ``[num_all]``, and where the nodes of ``x`` are among them
         ``[num_nodes]``."""
         virtual = self.virtual_nodes.weight
         batch = x.new_zeros(len(x), dtype=torch.long) if data.batch is None else data.batch

@@ -58,15 +58,17 @@ DEFAULTS = {'hidden_size': 768, 'num_hidden_layers': 12, 'num_attention_heads': 
 
 @dataclass(frozen=True)
 class _Family:
-    """Names of modules and options that a family of Hugging Face models, BERT or RoBERTa, uses in
-    its checkpoints.
+    """Conventions of a family of Hugging Face models, BERT or RoBERTa: names in its checkpoints and
+    configs.
 
     Args:
-        name (str): Name of the family.
-        model_types (tuple): Values of ``model_type`` in a config.json.
-        prefix (str): Prefix of the encoder's names in a model with a head.
+        name (str): Name of the family in error messages.
+        model_types (tuple of str): Values of ``model_type`` in a ``config.json``.
+        prefix (str): Prefix of the encoder's parameters in a model with a head, such as
+            ``'bert.'``.
         language_model (str): Name of the module that computes the token logits.
-        head_names (Mapping): For each model of this library, names as in ``EMBEDDING_NAMES``.
+        head_names (Mapping): For each class of models of this library, a mapping from its names of
+            poolers and heads to the family's names.
         num_segments (int): The usual number of segments.
     """
 
@@ -541,7 +543,7 @@ def _check_computed(config: Mapping[str, object]) -> None:
 
 def _first_position(family: _Family, config: Mapping[str, object]) -> int:
     """Return the row of the pre-trained position table that belongs to the first token. In
-    RoBERTa's table, this row follows the rows of padding."""
+    RoBERTa's table, the rows up to ``pad_token_id`` come first and belong to no token."""
     if family is BERT:
         return 0
     padding = config.get('pad_token_id', 1)
@@ -552,8 +554,8 @@ def _first_position(family: _Family, config: Mapping[str, object]) -> int:
 
 
 def _current_name(family: _Family, name: str) -> str:
-    """Return the name of a parameter without the prefix of the encoder, in the spelling of current
-    versions of transformers."""
+    """Convert the name of a parameter in a checkpoint, which may be old, to the name that current
+    versions of transformers use. The prefix of the encoder, such as ``'bert.'``, is removed."""
     name = name.removeprefix(family.prefix)
     if name == f'{family.language_model}.decoder.bias':  # tied to the bias of the head
         return f'{family.language_model}.bias'
@@ -563,7 +565,8 @@ def _current_name(family: _Family, name: str) -> str:
 
 
 def _check_plain(family: _Family, model: MaskedLanguageModel | SequenceClassifier) -> None:
-    """Raise an error if an adapter of ``model`` replaces weights that are to be loaded."""
+    """Raise a ``ValueError`` if ``model`` has parameters of adapters, such as those of PEFT, inside
+    a module whose weights are to be loaded."""
     modules = _their_modules(family, model)
     for name in model.state_dict():
         module = next((module for module in modules if name.startswith(f'{module}.')), name)

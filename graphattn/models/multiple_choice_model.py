@@ -17,8 +17,8 @@ from graphattn.models.pooler import Pooler, check_not_empty, check_whole
 
 
 class MultipleChoiceModel(nn.Module):
-    r"""Compute a logit for each choice, :math:`\langle w, x \rangle + b`. A softmax over the
-    choices of a question turns logits into probabilities.
+    r"""Compute a logit for each choice, :math:`\langle w, x \rangle + b`, from the features x of
+    the choice. A softmax over the choices of a question turns logits into probabilities.
 
     One token represents each choice. If each choice has its own sequence, which also contains the
     question, as in SWAG, the first token of the sequence represents the choice. If a sequence lists

@@ -28,7 +28,7 @@ class Pooler(nn.Module):
         self.linear = nn.Linear(channels, channels)
 
     def forward(self, x: Tensor, ptr: Tensor) -> Tensor:
-        """Pool each sequence.
+        """Return the vector of each sequence.
 
         Args:
             x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.

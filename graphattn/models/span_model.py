@@ -71,9 +71,10 @@ class SpanModel(nn.Module):
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Return logits ``[num_tokens, 2]``: of being the first token of the answer, and of being
-        the last. The arguments are those of :meth:`Encoder.forward`. With ``return_graphs``, return
-        a pair of the logits and the list of graphs."""
+        """Return logits ``[num_tokens, 2]``. Column 0 has the logit of each token to be the first
+        token of the answer, and column 1 to be the last. The arguments are those of
+        :meth:`Encoder.forward`. With ``return_graphs``, return a pair of the logits and the list of
+        graphs."""
         check_bool(return_graphs=return_graphs)
         x, graphs = self.encoder(tokens, ptr, segments=segments, graph=graph, generator=generator,
                                  return_graphs=True)
@@ -100,7 +101,9 @@ class Spans(NamedTuple):
 
 def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int = 20,
                max_tokens: int = 30) -> Spans:
-    r"""Return the spans of at most :math:`m` tokens with the highest scores.
+    r"""Return the answers of each sequence with the highest scores, which are spans of at most
+    :math:`m` tokens. The score of the span from token i to token j follows from the logits
+    :math:`\ell`:
 
     .. math:: \mathrm{score}(i, j) = \ell_{i, 1} + \ell_{j, 2}, \qquad i \le j < i + m
 

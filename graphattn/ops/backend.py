@@ -38,8 +38,8 @@ class ProjectedFeatures(NamedTuple):
 
 
 class EdgeFeatures(NamedTuple):
-    """Features of edges as a kernel receives them. The projections are already part of
-    ``query``."""
+    """Features of edges as a kernel receives them. The projections of :class:`ProjectedFeatures`
+    are already multiplied into ``query``."""
 
     query: Tensor | None  # [num_queries, heads, size]; dot products with attr enter logits
     attr: Tensor | None  # [num_edges, size]
@@ -64,9 +64,10 @@ class Backend:
         attention_with_features (Callable): Maps ``(query, key, value, graph, terms)`` to the output
             and the weighted sums of the features, ``[num_queries, heads, size]``.
         attention_part (Callable): Maps ``(query, key, value, graph, terms, seed)`` to the output
-            along some of the edges, in the dtype of accumulation, and the row maxima and inverse
-            sums ``[num_queries, heads, 2]``. ``seed`` is the seed of dropout. The function is not
-            differentiable, and accepts neither sinks nor features.
+            along some of the edges, in the dtype of accumulation; and for each query its maximum
+            logit m, and 1 over its sum of ``exp(logit - m)``, ``[num_queries, heads, 2]``.
+            ``seed`` is the seed of dropout. The function is not differentiable, and accepts
+            neither sinks nor features.
         attention_part_grads (Callable): Maps ``(grad_out, out, max_inv_sum, query, key, value,
             graph, terms, seed, needs)`` to the gradients of query, key, value, bias and gate along
             some of the edges. The first three arguments are those of attention along all edges.
@@ -79,7 +80,7 @@ class Backend:
             output of all hops, without returning weights.
         edge_dot (Callable): Maps ``(query, key, graph)`` to the dot products on the edges.
         edge_dot_grads (Callable): Maps ``(grad, query, key, graph)`` to the gradients of query and
-            key, for dot products that another function than ``edge_dot`` computed.
+            key, if another function than ``edge_dot`` computed the dot products.
         supports_gqa (bool): Whether ``attention`` and ``attention_with_features`` support grouped
             queries, in which several consecutive heads of queries share one head of keys and
             values.

@@ -44,11 +44,13 @@ def edge_softmax(logit: Tensor, query: Tensor, num_queries: int,
 
 
 def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
-    """Include the sinks in a softmax that was computed without them, in place.
+    """Add the sinks to a softmax that was computed without them, in place. A sink is one more logit
+    of a query, without a value. Do nothing if ``sink`` is None.
 
     Args:
         sink (Tensor, optional): The sinks, ``[num_queries or 1, heads]``.
-        max_inv_sum (Tensor): Row maxima and inverse sums of the edges, ``[num_queries, heads, 2]``.
+        max_inv_sum (Tensor): The maximum logit m of each query, and 1 over its sum of ``exp(logit -
+            m)``, ``[num_queries, heads, 2]``.
         *sums (Tensor): Sums weighted by the softmax, ``[num_queries, heads, channels]``.
     """
     if sink is not None:
@@ -58,8 +60,17 @@ def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
 
 
 def rest_of_sink(sink: Tensor, max_inv_sum: Tensor) -> Tensor:
-    """Include the sinks in the inverse sums, in place. Return the factor of the attention weights
-    of each query, ``[num_queries, heads]``: 1 minus the weight of the sink."""
+    """Add the sinks to the inverse sums of a softmax, in place. Return the factor of the weights
+    that this changes: 1 minus the weight of the sink.
+
+    Args:
+        sink (Tensor): The sinks, broadcastable to ``max_inv_sum[..., 0]``.
+        max_inv_sum (Tensor): The maximum logit m of each query, and 1 over its sum of ``exp(logit -
+            m)``, ``[num_queries, heads, 2]`` or ``[heads, num_queries, 2]``.
+
+    Returns:
+        Tensor of the shape of ``max_inv_sum[..., 0]``.
+    """
     row_max, inv_sum = max_inv_sum.unbind(-1)
     rest = (row_max - sink - inv_sum.log()).sigmoid()  # never inf * 0
     inv_sum *= rest
@@ -71,10 +82,10 @@ def sink_grad(sink: Tensor, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
 
     Args:
         sink (Tensor): The sinks, ``[num_queries or 1, heads]``.
-        max_inv_sum (Tensor): Row maxima and inverse sums, sinks included, ``[num_queries, heads,
-            2]``.
-        delta (Tensor): The weighted sum of the gradients of each query's weights, ``[num_queries,
-            heads]``.
+        max_inv_sum (Tensor): The maximum logit m of each query, and 1 over its sum of ``exp(logit -
+            m)``, sink included, ``[num_queries, heads, 2]``.
+        delta (Tensor): For each query, the sum over its edges of weight times gradient of the
+            weight, ``[num_queries, heads]``.
     """
     row_max, inv_sum = max_inv_sum.unbind(-1)
     weight = (sink - row_max + inv_sum.log()).exp()  # a product might be inf * 0
@@ -82,8 +93,8 @@ def sink_grad(sink: Tensor, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
 
 
 def grad_of_sink(needed: bool, sink: Tensor | None, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
-    """Return the result of :func:`sink_grad` for a ``max_inv_sum`` of shape ``[heads, num_queries,
-    2]``. Return an empty tensor if the gradient is not ``needed``."""
+    """Return the gradient of the sinks as :func:`sink_grad` does, or an empty tensor if it is not
+    ``needed``. Here, ``max_inv_sum`` is ``[heads, num_queries, 2]``."""
     if needed:
         return sink_grad(sink, max_inv_sum.transpose(0, 1), delta)
     return delta.new_empty(0, delta.size(1))
@@ -91,7 +102,13 @@ def grad_of_sink(needed: bool, sink: Tensor | None, max_inv_sum: Tensor, delta: 
 
 def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
     """Return the largest logit of the edges of each query, ``[num_queries, heads]``, or ``-inf``
-    for a query without edges. The result is not differentiable."""
+    for a query without edges. The result is not differentiable.
+
+    Args:
+        logit (Tensor): ``[num_edges, heads]``.
+        query (Tensor): The query of each edge, int64 ``[num_edges]``.
+        num_queries (int): Number of queries.
+    """
     row_max = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
     return row_max.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
 
@@ -109,16 +126,23 @@ def dot_with_features(features: EdgeFeatures, query: Tensor) -> Tensor:
 
 
 def sum_features(weight: Tensor, features: EdgeFeatures, query: Tensor) -> Tensor:
-    """Return the sum over the edges of each query of their features times ``weight``,
-    ``[num_queries, heads, size]``. The other arguments are those of :func:`dot_with_features`."""
+    """Return the weighted sum of the features of each query's edges, ``[num_queries, heads,
+    size]``.
+
+    Args:
+        weight (Tensor): ``[num_edges, heads]``.
+        features (EdgeFeatures): The features.
+        query (Tensor): The query of each edge, int64 ``[num_edges]``.
+    """
     nothing = weight.new_zeros(len(features.query), features.attr.size(1))
     return torch.stack([nothing.index_add(0, query, of_head.unsqueeze(1) * features.attr)
                         for of_head in weight.unbind(1)], dim=1)
 
 
 def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
-    """Return attention weights ``[num_edges, heads]`` after dropout. A hash of the seed, the edge
-    and the head decides whether a weight is dropped, so fused kernels drop the same weights."""
+    """Return attention weights ``[num_edges, heads]`` after dropout: kept weights are divided by
+    ``1 - dropout_p``. A hash of the seed, the edge and the head decides, so fused kernels drop the
+    same weights."""
     number = torch.arange(1, weight.numel() + 1, device=weight.device).view_as(weight)
     bits = mix_tensor(seed + number * signed(STEP))
     # The bits are unsigned, but torch compares signed integers: both sides are shifted by -2**63.
@@ -127,14 +151,14 @@ def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
 
 
 def with_first_derivative(out: Tensor, backend: str) -> Tensor:
-    """Return ``out`` such that a second derivative raises an error. Without this function, torch
-    would treat the second derivatives of kernels as 0."""
+    """Return ``out`` such that a second derivative raises an error that names ``backend``.
+    Otherwise, torch would treat the second derivatives of kernels as 0."""
     return _OfFirstOrder.apply(out, backend)
 
 
 class _OfFirstOrder(torch.autograd.Function):
-    """Autograd function that returns its input, and raises an error for second derivatives. It is
-    no hook, because a hook would also fire when callers ask for the gradient of the tensor
+    """Autograd function that returns its input, and raises an error for second derivatives. A hook
+    would not do, because it would also fire when callers ask for the gradient of the tensor
     itself."""
 
     @staticmethod
@@ -160,7 +184,8 @@ def no_second_derivative(backend: str) -> NotImplementedError:
 
 
 def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
-    """Return one hop of diffusion, ``(1 - teleport) * message + teleport * start``."""
+    """Return the values after a hop of diffusion, ``(1 - teleport) * message + teleport * start``.
+    ``message`` has the weighted sums of values, and ``start`` has the original values."""
     mixed = (1 - teleport) * message + teleport * start
     # With a teleport of 0, a non-finite start must not reach the result. Other entries are not
     # masked, because the gradient of a teleport of 0 is not 0.

@@ -26,7 +26,9 @@ from graphattn.ops.weights.schema import attention_weights, weighted_sum
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
            *, by_key: bool) -> Tensor | tuple[Tensor, Tensor]:
-    """Return the output of attention, and the weighted sums of features if edges have features."""
+    """Return the output of attention, ``[num_queries, heads, channels]``. If edges have features,
+    return a pair: the output, and the weighted sums of the features ``[num_queries, heads, size]``.
+    Pass ``by_key=True`` if the backward pass needs the edges sorted by key too."""
     features = terms.features or (None, None)
     inputs = (query, key, value, *features, terms.bias, terms.gate, terms.sink)
     seed = dropout_seed(terms.dropout_p, query.device)
@@ -102,7 +104,9 @@ def _needs_gradient(*inputs: Tensor | None) -> bool:
 
 
 def _both_orders(graph: BipartiteGraph, by_key: bool) -> tuple[Tensor, ...]:
-    """Return the five tensors that :data:`~graphattn.ops.registration.BOTH_ORDERS` describes. The
-    last three, the order by key, are empty unless ``by_key``."""
+    """Return the edges in two orders, as the five tensors of
+    :data:`~graphattn.ops.registration.BOTH_ORDERS`: pointers and keys, sorted by query; then
+    pointers, queries and the permutation, sorted by key. The last three are empty unless
+    ``by_key``."""
     indptr, key = graph.csr
     return indptr, key, *(graph.csc if by_key else (indptr[:0],) * 3)

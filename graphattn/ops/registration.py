@@ -48,8 +48,8 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
             ``backward`` needs.
 
     Returns:
-        Callable: Function to call instead of the operator. Outside torch.compile, it skips torch's
-        slow dispatch, as the function of :func:`differentiate_no_more` does.
+        Callable: Function to call instead of the operator, with the same arguments and results.
+        Outside torch.compile, it skips torch's slow dispatch.
     """
     names = [argument.name for argument in operator._schema.arguments]
 
@@ -80,13 +80,13 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
 
 
 def differentiate_no_more(operator: torch._ops.OpOverload) -> Callable:
-    """Register an error for the derivatives of an operator that computes gradients. Without it,
+    """Make an operator that computes gradients raise an error if it is differentiated. Otherwise,
     torch would treat second derivatives as zero.
 
     Returns:
-        Callable: Function to call instead of the operator. Outside torch.compile, this function
-        skips torch's handling of default arguments, which takes as long as the attention of a
-        molecule.
+        Callable: Function to call instead of the operator, with the same arguments and results.
+        Outside torch.compile, it skips torch's handling of default arguments. On a small graph,
+        this handling takes as long as the attention.
     """
     def refuse(ctx, *grads: Tensor | None) -> None:
         raise NotImplementedError(f"'{operator.name()}' has no second derivative; pass "
@@ -113,14 +113,16 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
-    """Return an uninitialised tensor of the shape of ``like``, for its gradient. If the gradient is
-    not ``needed``, return a tensor ``[0, heads]`` with the number of heads of ``other``."""
+    """Return an uninitialised tensor for the gradient of ``like``, in the shape of ``like``. If the
+    gradient is not ``needed``, return an empty tensor ``[0, heads]``, with the heads of ``other``
+    ``[nodes, heads, ...]``."""
     return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
 
 
 def empty_max_inv_sum(query: Tensor) -> Tensor:
-    """Return an uninitialised tensor ``[heads, num_queries, 2]`` for the row maxima and inverse
-    sums: the maximum logit m of each query, and 1 over the sum of ``exp(logit - m)``."""
+    """Return an uninitialised tensor ``[heads, num_queries, 2]`` for two numbers of each query's
+    softmax: the maximum logit m, and 1 over the sum of ``exp(logit - m)``. ``query`` is
+    ``[num_queries, heads, channels]``."""
     return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
 
 
@@ -131,8 +133,9 @@ def no_grad(like: Tensor) -> Tensor:
 
 
 def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
-    """Return the gradient of ``values`` on edges. This is ``grad`` ``[num_edges, heads]``, summed
-    over heads if all heads share ``values``."""
+    """Return the gradient of ``values`` ``[num_edges, heads or 1]``, given the gradients ``grad``
+    ``[num_edges, heads]``. They are summed over heads if all heads share ``values``. If ``values``
+    is None or ``grad`` is empty, return ``grad``."""
     if values is None or grad.size(0) != values.size(0):
         return grad
     return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)

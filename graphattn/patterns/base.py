@@ -22,9 +22,16 @@ from graphattn._checks import (
     check_size,
 )
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.graphs.pairs import find_pairs, number_pairs, sort_numbers, sort_pairs
+from graphattn.graphs.pairs import (
+    Rows,
+    find_pairs,
+    number_pairs,
+    rows_of_ranges,
+    sort_numbers,
+    sort_pairs,
+)
 from graphattn.graphs.picture import html
-from graphattn.patterns.layouts import crop_edges
+from graphattn.patterns.layouts import crop_edges, key_ranges
 
 MAX_NUMBER = 2**40  # largest value of integer fields, so that products do not overflow int64
 
@@ -43,7 +50,8 @@ class Pattern(ABC):
     on the device of :meth:`build` by default. Override :attr:`is_random` if the pattern draws
     random edges, and :attr:`min_tokens` if it needs more than one token. A pattern that can compute
     the edges of some queries without those of the others should be a :class:`RowPattern`, which
-    implements :meth:`rows` instead of :meth:`edges`.
+    implements :meth:`rows` instead of :meth:`edges`. If the keys of each query are a few ranges of
+    consecutive keys, it should be a :class:`RangePattern`, which implements :meth:`key_ranges`.
 
     Example:
         >>> from graphattn.patterns import GlobalTokens, SlidingWindow
@@ -88,6 +96,23 @@ class Pattern(ABC):
             :meth:`edges`.
         """
         return crop_edges(self.edges(num_queries, num_keys, generator), queries, num_keys)
+
+    def key_ranges(self, queries: range, num_queries: int,
+                   num_keys: int) -> tuple[Tensor, Tensor] | None:
+        """Return ranges of consecutive keys that together are the keys of each query, or ``None``
+        if the pattern has no such description.
+
+        :meth:`build` lists ranges several times as fast as :meth:`rows`. Ranges of a query may
+        overlap, may be in any order, and may extend beyond the keys.
+
+        Args:
+            queries, num_queries, num_keys: As in :meth:`rows`.
+
+        Returns:
+            A pair of int64 Tensors ``[len(queries), num_ranges]``: the first key of each range, and
+            the key after its last key.
+        """
+        return None
 
     @property
     def is_random(self) -> bool:
@@ -159,6 +184,9 @@ class Pattern(ABC):
             no_edges = torch.empty(2, 0, dtype=torch.long, device=device)
             return BipartiteGraph(no_edges, num_queries, num_keys)
         with _as_default(device):
+            rows = self._rows_of_ranges(queries, of_queries, num_keys)
+            if rows is not None:
+                return BipartiteGraph.from_csr(*rows, num_keys, validate=False)
             edges = self._fitting_edges(queries, of_queries, num_keys, generator, crop)
         if queries.start:
             edges = torch.stack([edges[0], edges[1] - queries.start])
@@ -166,6 +194,15 @@ class Pattern(ABC):
         pair = number_pairs(*edges, num_keys)
         del edges  # frees the largest array before sorting
         return BipartiteGraph.from_pairs(sort_pairs(pair), num_queries, num_keys)
+
+    def _rows_of_ranges(self, queries: range, num_queries: int, num_keys: int) -> Rows | None:
+        """Return the rows of ``queries`` from their :meth:`key_ranges`, or ``None`` if :meth:`rows`
+        must list the edges: without ranges, for short sequences, for few edges and on GPUs."""
+        is_short = min(num_queries, num_keys) < self.min_tokens
+        if is_short or torch.get_default_device().type != 'cpu':
+            return None
+        ranges = self.key_ranges(queries, num_queries, num_keys)
+        return None if ranges is None else rows_of_ranges(*ranges, num_keys)
 
     def _fitting_edges(self, queries: range, num_queries: int, num_keys: int,
                        generator: torch.Generator | None, crop: bool) -> Tensor:
@@ -258,6 +295,21 @@ class RowPattern(Pattern):
         edges of these queries. Duplicates are allowed."""
 
 
+class RangePattern(RowPattern):
+    """Base class of patterns in which the keys of each query are a few ranges of consecutive
+    keys."""
+
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        begin, end = self.key_ranges(queries, num_queries, num_keys)
+        return key_ranges(queries, begin.clamp(min=0), end.clamp(max=num_keys))
+
+    @abstractmethod
+    def key_ranges(self, queries: range, num_queries: int,
+                   num_keys: int) -> tuple[Tensor, Tensor]:
+        """Return the ranges of keys of each query, as in :class:`Pattern`."""
+
+
 @dataclass(frozen=True, repr=False)
 class _SetOperation(RowPattern):
     left: Pattern
@@ -321,6 +373,12 @@ class Union(_SetOperation):
         return torch.cat([part._rows_here(queries, num_queries, num_keys, generator)
                           for part in (self.left, self.right)], dim=1)
 
+    def key_ranges(self, queries: range, num_queries: int,
+                   num_keys: int) -> tuple[Tensor, Tensor] | None:
+        parts = [part.key_ranges(queries, num_queries, num_keys)
+                 for part in (self.left, self.right)]
+        return None if None in parts else tuple(torch.cat(bound, dim=1) for bound in zip(*parts))
+
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:
         in_left = self.left.contains(edges, num_queries, num_keys, generator)
@@ -355,6 +413,16 @@ class Intersection(_SetOperation):
              generator: torch.Generator | None) -> Tensor:
         edges = self.left._rows_here(queries, num_queries, num_keys, generator)
         return edges[:, self.right.contains(edges, num_queries, num_keys, generator)]
+
+    def key_ranges(self, queries: range, num_queries: int,
+                   num_keys: int) -> tuple[Tensor, Tensor] | None:
+        parts = [part.key_ranges(queries, num_queries, num_keys)
+                 for part in (self.left, self.right)]
+        if None in parts:
+            return None
+        (begin, end), (other_begin, other_end) = parts  # each range of one meets each of the other
+        return (torch.maximum(begin[:, :, None], other_begin[:, None]).flatten(1),
+                torch.minimum(end[:, :, None], other_end[:, None]).flatten(1))
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:

@@ -62,7 +62,8 @@ class Fixed(RowPattern):
         last_key = query if self.causal else torch.full_like(query, num_keys - 1)
         block_start = query // self.block * self.block
         block_stop = (block_start + self.block).clamp_(max=num_keys)
-        own_block = key_ranges(queries, block_start, torch.minimum(block_stop, last_key + 1))
+        own_block = key_ranges(queries, block_start[:, None],
+                               torch.minimum(block_stop, last_key + 1)[:, None])
 
         first_key = self.block - self.summary
         num_summary_keys = (num_keys // self.block * self.summary

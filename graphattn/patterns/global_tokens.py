@@ -11,6 +11,8 @@ from torch import Tensor
 from graphattn.patterns.base import MAX_NUMBER, RowPattern
 from graphattn.patterns.layouts import grid, is_in, positions
 
+_FEW = 8  # tokens at given positions whose edges are listed as ranges, because each is a range
+
 
 @dataclass(frozen=True, repr=False)
 class GlobalTokens(RowPattern):
@@ -98,6 +100,17 @@ class GlobalTokens(RowPattern):
         as_query = grid(torch.arange(num_keys), own)
         as_key = grid(token, positions(queries))
         return torch.cat([as_query, as_key], dim=1)
+
+    def key_ranges(self, queries: range, num_queries: int,
+                   num_keys: int) -> tuple[Tensor, Tensor] | None:
+        are_positions = isinstance(self.tokens, tuple)
+        if self.random or are_positions and not 0 < len(self.tokens) <= _FEW:
+            return None
+        token, query = self._positions(min(num_queries, num_keys), None), positions(queries)
+        first, size = (token, 1) if are_positions else (torch.zeros(1).long(), self.tokens)
+        attends_to_all = torch.isin(query, token)[:, None]
+        return (first.masked_fill(attends_to_all, 0),
+                (first + size).masked_fill(attends_to_all, num_keys))
 
     def _positions(self, num_tokens: int, generator: torch.Generator | None) -> Tensor:
         if isinstance(self.tokens, tuple):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from graphattn.patterns.base import RowPattern
-from graphattn.patterns.layouts import key_ranges, positions
+from graphattn.patterns.base import RangePattern
+from graphattn.patterns.layouts import positions
 
 
 @dataclass(frozen=True, repr=False)
-class OverlappingBlocks(RowPattern):
+class OverlappingBlocks(RangePattern):
     r"""Dense blocks of ``width`` tokens, each overlapping the next by half.
 
     The sequence is cut into chunks of half a width. A token of chunk c attends to the chunks c - 1,
@@ -59,12 +58,11 @@ class OverlappingBlocks(RowPattern):
     def min_tokens(self) -> int:
         return self.width
 
-    def rows(self, queries: range, num_queries: int, num_keys: int,
-             generator: torch.Generator | None) -> Tensor:
+    def key_ranges(self, queries: range, num_queries: int,
+                   num_keys: int) -> tuple[Tensor, Tensor]:
         if self.width > num_keys:
             raise ValueError(f"'width' must be at most {num_keys}, the number of keys (got "
                              f"{self.width})")
         half = self.width // 2
-        chunk_start = positions(queries) // half * half
-        return key_ranges(queries, (chunk_start - half).clamp_(min=0),
-                          (chunk_start + 2 * half).clamp_(max=num_keys))
+        chunk_start = positions(queries)[:, None] // half * half
+        return chunk_start - half, chunk_start + 2 * half

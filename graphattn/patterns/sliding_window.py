@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphattn.patterns.base import RowPattern
-from graphattn.patterns.layouts import diagonals
+from graphattn.patterns.layouts import diagonals, positions
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,3 +58,9 @@ class SlidingWindow(RowPattern):
         reach = min(self.radius, furthest)
         step = torch.arange(-reach, 1 if self.causal else reach + 1)
         return diagonals(step * self.dilation, queries, num_keys)
+
+    def key_ranges(self, queries: range, num_queries: int,
+                   num_keys: int) -> tuple[Tensor, Tensor] | None:
+        query = positions(queries)[:, None]
+        end = query + (1 if self.causal else self.radius + 1)
+        return (query - self.radius, end) if self.dilation == 1 else None

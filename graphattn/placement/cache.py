@@ -19,8 +19,9 @@ class Cache(Placement):
     Args:
         heads (int, optional): Number of heads, if each head has its own graph; None if all heads
             share the graph.
-        kept (Kept): The cache of the layer.
-        place (Tensor): Index of each new node among all keys, int64 ``[num_new]``.
+        kept (Kept): The cached keys and values of the layer.
+        place (Tensor): Index of each new token among all keys, int64 ``[num_new]``. If each head
+            has its own graph, a token has one index for each head.
         graph (BipartiteGraph): Edges from all keys to the new tokens.
     """
 
@@ -47,7 +48,7 @@ class Cache(Placement):
 
 
 class Kept:
-    """Cached keys and values of one layer.
+    """Keys and values of one layer in a cache that grows.
 
     Args:
         seen (list of int): Number of tokens of each sequence that the layer has processed.
@@ -58,8 +59,15 @@ class Kept:
         self._tensors: dict[str, Tensor] = {}  # by name: 'key', 'hop 0', 'hop 1', ...
 
     def put(self, name: str, place: Tensor, new: Tensor, num_places: int) -> Tensor:
-        """Write the rows ``new`` to the places ``place`` of the tensor called ``name``, and return
-        the first ``num_places`` rows of this tensor, ``[num_places, heads, channels]``."""
+        """Write rows into a cached tensor, and return its first ``num_places`` rows, ``[num_places,
+        heads, channels]``. The tensor is created or enlarged if needed.
+
+        Args:
+            name (str): Name of the tensor: ``'key'``, or ``'hop 0'``, ``'hop 1'``, ... for values.
+            place (Tensor): Index of each new row in the tensor, int64 ``[num_new]``.
+            new (Tensor): The rows, ``[num_new, heads, channels]``.
+            num_places (int): Number of rows in use.
+        """
         kept = self._tensors.get(name)
         if kept is None:
             kept = self._tensors[name] = _zeros(num_places, new)

@@ -32,10 +32,10 @@ class DividedCache(Exchange):
     Args:
         heads (int, optional): Number of heads, if each head has its own graph; None if all heads
             share the graph.
-        halo (Halo): Nodes that each process sends to every other process.
+        halo (Halo): Plan by which the processes exchange keys and values.
         group (ProcessGroup): The processes.
-        kept (Kept): The cache of the layer.
-        new (NewRows): New nodes that this process caches.
+        kept (Kept): The keys and values that this process caches for the layer.
+        new (NewRows): Which new keys and values this process caches.
         part (Part, optional): Edges from the keys of this process; ``None`` if each process
             computes only some of the new queries.
     """
@@ -80,7 +80,8 @@ class DividedCache(Exchange):
 
 
 class NewRows(NamedTuple):
-    """New nodes that a process caches."""
+    """The rows of new keys and values that a process caches. A row belongs to a token, or to a
+    token in one head if each head has its own graph."""
 
     rows: Tensor  # indices of these nodes among the new nodes of the call, int64
     place: Tensor  # their places in the cache of this process, int64
@@ -88,7 +89,7 @@ class NewRows(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The edges from the keys in the cache of a process."""
+    """The edges that start from the keys in the cache of one process."""
 
     graph: BipartiteGraph  # from those nodes of this cache that have edges to all new queries
     own: Tensor | None  # places of these nodes, int64; None if they are the whole cache in order

@@ -26,7 +26,7 @@ class Exchange(Placement):
     Args:
         heads (int, optional): Number of heads, if each head has its own graph; None if all heads
             share the graph.
-        halo (Halo): Nodes that each process sends to every other process.
+        halo (Halo): Plan of the exchange.
         group (ProcessGroup): The processes.
     """
 
@@ -50,7 +50,8 @@ class Exchange(Placement):
         return self._exchanged(value)[0]
 
     def pairs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of edges, fetched from all processes in one message."""
+        """Return the keys and values that the edges of this process need, fetched from all
+        processes in one message."""
         return self._exchanged(key, value)
 
     def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
@@ -58,8 +59,8 @@ class Exchange(Placement):
         return attend_overlapped(kernel, query, key, value, terms, self._halo.split, self._group)
 
     def _exchanged(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Send rows of each tensor to the processes that need them, and return the rows of all
-        processes that the edges of this process need."""
+        """Send rows of each tensor to the processes that need them, and return the rows that the
+        edges of this process need, in the order of their keys."""
         halo, widths = self._halo, [x.size(-1) for x in tensors]
         rows = torch.cat([x.index_select(0, halo.send) for x in tensors], dim=-1)
         rows = exchanged(rows, halo.send_sizes, halo.receive_sizes, self._group)
@@ -68,7 +69,8 @@ class Exchange(Placement):
 
 
 class Halo(NamedTuple):
-    """Nodes that each process sends to every other process."""
+    """Plan by which processes exchange keys and values. A node is a token, or a token in one head
+    if each head has its own graph."""
 
     graph: BipartiteGraph | None  # from received nodes to own queries; None: all nodes are received
     send: Tensor  # own nodes to send, in the order of the receiving processes, int64
@@ -80,8 +82,8 @@ class Halo(NamedTuple):
 
 def sent_to_all(owner: Tensor, number: Tensor,
                 group: dist.ProcessGroup) -> tuple[Tensor, list[int], list[int], Tensor | None]:
-    """Plan an exchange in which every process receives the same nodes. The processes send no
-    requests, because each process knows what the others need.
+    """Plan an exchange in which every process receives the same nodes: tokens, or tokens in one
+    head. No process needs to request nodes.
 
     Args:
         owner (Tensor): The process that owns each node, int64 ``[num_nodes]``.
@@ -99,14 +101,14 @@ def sent_to_all(owner: Tensor, number: Tensor,
 
 def requested(owner: Tensor, number: Tensor, sizes: Tensor,
               group: dist.ProcessGroup) -> tuple[Tensor, list[int], list[int], Tensor | None]:
-    """Plan an exchange in which each process receives the nodes that it requests. Every process
-    must call this function, because the requests are messages.
+    """Plan an exchange in which each process receives the nodes that it requests: tokens, or tokens
+    in one head. Every process must call this function, because requests are messages.
 
     Args:
         owner (Tensor): The process that owns each requested node, int64 ``[num_requested]``.
         number (Tensor): Index of each of these nodes among the nodes of its owner, int64.
-        sizes (Tensor): Number of nodes that each process requests from each, int64
-            ``[num_processes, num_processes]``.
+        sizes (Tensor): Number of nodes that each process (row) requests from each process (column),
+            int64 ``[num_processes, num_processes]``.
         group (ProcessGroup): The processes.
 
     Returns:

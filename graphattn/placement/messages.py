@@ -50,7 +50,7 @@ def exchanged(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
 
 class _Sent(torch.autograd.Function):
     """Autograd function of :func:`exchanged`. If a process does not respond in the backward pass,
-    this function names the process in an error, and torch's own function does not."""
+    the error names this process, unlike the error of torch's own function."""
 
     @staticmethod
     def forward(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
@@ -77,8 +77,16 @@ def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
 def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,
                 group: dist.ProcessGroup) -> Tensor:
     """Send rows to other processes, and return the received rows in the order of the sending
-    processes. Without sizes, every process gets the same number of rows. There are no
-    gradients."""
+    processes. The result has no gradient.
+
+    Args:
+        rows (Tensor): Rows to send, in the order of the receiving processes.
+        send_sizes (list of int, optional): Number of rows for each process; if None, all processes
+            get the same number.
+        receive_sizes (list of int, optional): Number of rows from each process, or None with
+            ``send_sizes``.
+        group (ProcessGroup): The processes. All of them must call this function.
+    """
     num_rows = rows.size(0) if receive_sizes is None else sum(receive_sizes)
     arrived = rows.new_empty(num_rows, *rows.shape[1:])
     with naming_absent(group):
@@ -87,7 +95,7 @@ def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[i
 
 
 def all_gather(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the tensors ``mine`` ``[...]`` of all processes as one tensor, ``[num_processes,
-    ...]``. There are no gradients."""
+    """Return the tensors ``mine`` ``[...]`` of all processes as one tensor ``[num_processes,
+    ...]``. All processes must pass the same shape. The result has no gradient."""
     size = dist.get_world_size(group)
     return all_to_all(mine.expand(size, *mine.shape).contiguous(), None, None, group)

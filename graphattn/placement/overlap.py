@@ -33,11 +33,12 @@ class Split(NamedTuple):
     order: Tensor | None  # for each received key, its index in far; None if the order is equal
 
     def in_order(self, received: Tensor) -> Tensor:
-        """Return rows of far keys, sorted from the order of arrival into the order of ``far``."""
+        """Return the received rows of far keys, reordered to match the keys of ``far``."""
         return received if self.order is None else received.index_select(0, self.order.argsort())
 
     def as_received(self, x: Tensor) -> Tensor:
-        """Return rows of far keys, sorted from the order of ``far`` into the order of arrival."""
+        """Return rows that match the keys of ``far``, reordered to the order in which rows are
+        received."""
         return x if self.order is None else x.index_select(0, self.order)
 
     def join(self, near: Tensor, far: Tensor) -> Tensor:
@@ -116,7 +117,8 @@ def subgraph(graph: BipartiteGraph, is_key: Tensor, keep: Tensor | None = None) 
 
 
 def _rows_of(graph: BipartiteGraph, has_edges: Tensor) -> BipartiteGraph:
-    """Return the graph without the queries that have no edges."""
+    """Return the graph with only those queries for which ``has_edges``, bool ``[num_queries]``, is
+    true. The other queries must have no edges."""
     indptr, key = graph.csr
     return BipartiteGraph.from_csr(
         torch.cat([indptr[:1], indptr[1:][has_edges]]), key, graph.num_keys,
@@ -141,8 +143,8 @@ def attend_overlapped(kernel: Backend, query: Tensor, key: Tensor, value: Tensor
         query (Tensor): Queries of this process, ``[num_queries, heads, channels]``.
         key (Tensor): Keys of this process.
         value (Tensor): Values of this process.
-        terms (LogitTerms): As for kernels, without features.
-        split (Split): The edges.
+        terms (LogitTerms): Terms of the logits of all edges, without features.
+        split (Split): The near and the far edges.
         group (ProcessGroup): The processes.
     """
     plain = terms._replace(bias=None, gate=None, sink=None)
@@ -154,10 +156,11 @@ def attend_overlapped(kernel: Backend, query: Tensor, key: Tensor, value: Tensor
 
 
 class _Overlapped(torch.autograd.Function):
-    """Autograd function of attention along near and far edges.
+    """Autograd function of attention along near edges, from own keys, and far edges, from received
+    keys.
 
-    The softmax of a query is over the near and the far edges together. So the backward pass
-    computes each part with the output, the row maxima and the inverse sums of both parts.
+    The softmax of a query is over near and far edges together. So the backward pass computes the
+    gradients of either part with the output and the softmax denominators of both parts together.
     """
 
     @staticmethod
@@ -213,8 +216,9 @@ class _Side(NamedTuple):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None,
                gate: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the output of the queries that have such edges, and their row maxima and inverse
-        sums, ``[queries, heads, 2]``."""
+        """Return attention along only the near or only the far edges, for the queries that have
+        such edges: the output, ``[queries, heads, channels]``; and the largest logit and the
+        inverse softmax denominator of each query, ``[queries, heads, 2]``."""
         graph, rows = self._edges()
         return self.kernel.attention_part(_rows(query, rows), key, value, graph,
                                           self._with(bias, gate), self.seed)
@@ -222,16 +226,16 @@ class _Side(NamedTuple):
     def grads(self, of_queries: tuple[Tensor, ...], key: Tensor, value: Tensor,
               bias: Tensor | None, gate: Tensor | None,
               needs: tuple[bool, bool]) -> tuple[Tensor, ...]:
-        """Return the gradients of the queries that have such edges, of the keys and values, and of
-        bias and gate.
+        """Return gradients from only the near or only the far edges: of the queries that have such
+        edges, the keys, the values, the bias and the gate.
 
         Args:
             of_queries (tuple of Tensor): For all queries: the gradient of the output, the output,
-                the row maxima and inverse sums, and the queries.
-            key (Tensor): Keys of such edges.
-            value (Tensor): Values of such edges.
-            bias (Tensor, optional): Bias of all edges.
-            gate (Tensor, optional): Gate of all edges.
+                the pair of largest logit and inverse softmax denominator, and the queries.
+            key (Tensor): Keys of these edges.
+            value (Tensor): Values of these edges.
+            bias (Tensor, optional): Bias of near and far edges.
+            gate (Tensor, optional): Gate of near and far edges.
             needs (tuple of bool): Whether the gradients of bias and gate are needed.
         """
         graph, rows = self._edges()
@@ -267,12 +271,12 @@ def _merge(out: Tensor, max_inv_sum: Tensor, rows: Tensor | None, far_out: Tenso
     """Merge the attention to far keys into the attention to near keys, in place.
 
     Args:
-        out (Tensor): Output of near edges, ``[num_queries, heads, channels]``.
-        max_inv_sum (Tensor): Row maxima and inverse sums of near edges, ``[num_queries, heads,
-            2]``.
+        out (Tensor): Output along near edges, ``[num_queries, heads, channels]``.
+        max_inv_sum (Tensor): Largest logit and inverse softmax denominator of each query along near
+            edges, ``[num_queries, heads, 2]``.
         rows (Tensor, optional): The queries that have far edges, int64; all queries if omitted.
-        far_out (Tensor): Output of the far edges of these queries.
-        far_max_inv_sum (Tensor): Row maxima and inverse sums of the far edges of these queries.
+        far_out (Tensor): Output of these queries along far edges.
+        far_max_inv_sum (Tensor): As ``max_inv_sum``, of these queries along far edges.
     """
     own_out = _rows(out, rows)
     (own, far), both = joined(torch.stack([_rows(max_inv_sum, rows), far_max_inv_sum]))
@@ -289,12 +293,12 @@ def joined(max_inv_sum: Tensor) -> tuple[Tensor, Tensor]:
     keys.
 
     Args:
-        max_inv_sum (Tensor): Row maxima and inverse sums of each part, ``[num_parts, num_queries,
-            heads, 2]``.
+        max_inv_sum (Tensor): Largest logit and inverse softmax denominator of each query in each
+            part, ``[num_parts, num_queries, heads, 2]``.
 
     Returns:
         A pair: the factor of the output of each part, ``[num_parts, num_queries, heads, 1]``; and
-        the row maxima and inverse sums of all keys together, ``[num_queries, heads, 2]``.
+        ``max_inv_sum`` of all keys together, ``[num_queries, heads, 2]``.
     """
     row_max, inv_sum = max_inv_sum.unbind(-1)
     is_empty = inv_sum == 0

@@ -52,9 +52,9 @@ class Padded(Placement):
 class PaddedTokens:
     """Positions of the tokens in padded queries and keys.
 
-    A position is the index of a slot among the keys of a sequence. It also counts the first slots
-    if a cache no longer stores them. Attention is computed on the tokens without padding, so
-    padding may be on the left or right.
+    A position is the index of a slot among the keys of a sequence, counted from the first key even
+    if a cache has dropped it. Attention is computed without padding, so padding may be on the left
+    or right.
 
     Args:
         batch (int): Number of sequences.
@@ -84,8 +84,8 @@ class PaddedTokens:
 
     @cached_property
     def _token(self) -> tuple[Tensor, Tensor] | None:
-        """Return a pair of tensors, the sequence and the position of each token, or ``None`` if
-        every slot has a token."""
+        """A pair of tensors, the sequence and the position of each token, int64 ``[num_tokens]``;
+        or ``None`` if every slot has a token."""
         behind = self._behind
         if self.is_token is None and self.first_key + self.num_keys == behind:
             return None
@@ -96,20 +96,18 @@ class PaddedTokens:
 
     @property
     def _behind(self) -> int:
-        """Return the position after the last key that a query may attend to."""
+        """The position after the last key that a query may attend to."""
         last_key = self.first_key + self.num_keys
         return min(self.first_query + self.num_queries, last_key) if self.same_tokens else last_key
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Return the number of keys of each sequence, including keys that a cache no longer
-        stores."""
+        """Number of keys of each sequence, including keys that a cache no longer stores."""
         return self._before(self._behind) if self.packed is None else [*self.packed]
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """Return the range of the queries of each sequence among its keys, as a pair (begin,
-        end)."""
+        """The range of the queries of each sequence among its keys, as a pair (begin, end)."""
         if self.packed is not None:
             return [(0, length) for length in self.packed]
         if not self.same_tokens:
@@ -158,7 +156,8 @@ class PaddedTokens:
         return _take(x, self._key_slot)
 
     def key_slots(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two tensors: the sequence and the slot of each key, given the indices ``key``."""
+        """Return the sequence and the slot of the keys with the indices ``key``, two int64 tensors
+        ``[len(key)]``. Indices count the tokens that :meth:`keys` returns."""
         slot = key if self._key_slot is None else self._key_slot[key]
         return slot // self.num_keys, slot % self.num_keys
 
@@ -193,7 +192,7 @@ class PaddedTokens:
         return tuple(part[is_behind] for part in self._token)
 
     def place(self, graph: BipartiteGraph) -> EdgePlaces:
-        """Return the sequence, the head and the positions of each edge of a graph.
+        """Return the sequence, the head and the positions of query and key of each edge of a graph.
 
         The graph has a segment for each sequence, or for each head and sequence. The keys of the
         graph include keys that a cache no longer stores.

@@ -18,9 +18,8 @@ LACKING = re.compile('does not support|No backend type')  # in torch's messages
 
 @contextmanager
 def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
-    """Return a context that explains why a collective of torch.distributed inside it fails. It
-    raises a RuntimeError that names the processes that do not respond, or the backend if the
-    backend lacks the collective.
+    """Explain why a collective of torch.distributed inside this context fails: raise a RuntimeError
+    that names the processes that do not respond, or the backend if it lacks the collective.
 
     Each process in which the collective fails writes a mark into the store of the group. Then it
     waits up to :data:`GRACE` seconds for the marks of the other processes. A process without a mark
@@ -42,8 +41,8 @@ def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
 
 @torch.compiler.disable(reason='the store is not a tensor')
 def _absent(group: dist.ProcessGroup) -> str:
-    """Return the names of the processes that do not respond, as text, or an empty string if all
-    respond."""
+    """Return a phrase that names the processes of the group that do not respond, for a message;
+    empty if all respond."""
     size, present = dist.get_world_size(group), set()
     # A thread makes the call, because the process that hosts the store may never answer.
     caller = Thread(target=_call, args=(group, present), daemon=True)
@@ -56,8 +55,8 @@ def _absent(group: dist.ProcessGroup) -> str:
 
 
 def _call(group: dist.ProcessGroup, present: set[int]) -> None:
-    """Mark this process in the store of the group, and add the processes that are marked there to
-    ``present``."""
+    """Mark this process in the store of the group, wait for the marks of the others, and add the
+    ranks of all marked processes to ``present``."""
     mark, size = 'graphattn failed {}'.format, dist.get_world_size(group)
     try:
         store = group.get_group_store()

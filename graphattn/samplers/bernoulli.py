@@ -27,23 +27,23 @@ def sample_bernoulli(
     .. math::
         P(\text{edge}) = \min(1, p_{ij} + \delta).
 
-    For n tokens, k clusters and E drawn edges: if E is large, the probabilities of all pairs inside
-    the segments are computed in chunks of bounded size, in O(n^2 k) time. If E is small, on a CPU
-    with numba or on an NVIDIA GPU with Triton, edges are drawn as in :func:`sample_fastrg` at
-    higher rates and then thinned to the same distribution, in O(Ek + nk^2) time. Memory is O(E +
-    nk) in both cases.
+    Here :math:`\delta` is the exploration of the model. For n tokens, k clusters and E drawn edges:
+    if E is large, the probabilities of all pairs inside the segments are computed in chunks of
+    bounded size, in O(n^2 k) time. If E is small, on a CPU with numba or on an NVIDIA GPU with
+    Triton, edges are drawn as in :func:`sample_fastrg` at higher rates and then thinned to the same
+    distribution, in O(Ek + nk^2) time. Memory is O(E + nk) in both cases.
 
     Args:
         model (FactorModel): The probabilities.
         generator (torch.Generator, optional): Random generator on the device of the model; torch's
             default generator if omitted. The same state returns the same graph on the same type of
             device, and a graph of the same distribution on other devices.
-        method (str): ``'compare'``: a Bernoulli trial for each pair. ``'thin'``: few draws, which
-            are thinned; this method needs an upper bound below 1 on the probabilities of each
-            query. Numba on a CPU and Triton on NVIDIA's GPUs compile ``'compare'`` and ``'thin'``;
-            a GPU synchronises once for ``'compare'`` and twice for ``'thin'``. ``'torch'``: a trial
-            for each pair on any device, without compiled code. ``'auto'``: the fastest of these
-            methods.
+        method (str): ``'compare'``: a Bernoulli trial for each pair. ``'thin'``: draw edges at
+            higher rates and drop some of them; the probabilities of each query need an upper bound
+            below 1. Numba on a CPU and Triton on NVIDIA's GPUs compile ``'compare'`` and
+            ``'thin'``; a GPU synchronises once for ``'compare'`` and twice for ``'thin'``.
+            ``'torch'``: a trial for each pair on any device, without compiled code. ``'auto'``: the
+            fastest of these methods.
 
     Returns:
         BipartiteGraph with the segments of ``model``, without ``edge_prob``.

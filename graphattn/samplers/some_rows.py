@@ -24,10 +24,9 @@ def sample_rows(
     distribution: Literal['bernoulli', 'poisson'],
     generator: torch.Generator | None,
 ) -> BipartiteGraph:
-    """Sample the rows that belong to the queries of one process.
+    """Draw the edges of the queries of one process, if several processes share a batch.
 
-    The rows of all processes together form the graph that a single process would draw from the
-    whole model.
+    The edges of all processes together form the graph that a single process would draw.
 
     Every row has its own random bits, so processes draw independently. Processes exchange one or
     two float64 values per query: the number of draws of the query, and a bound that decides whether
@@ -103,8 +102,8 @@ def _draw_poisson(model: FactorModel, shard: Shard,
 
 
 def _heads(model: FactorModel) -> list[FactorModel]:
-    """Return one FactorModel for each head. The rows of the queries of this process are contiguous
-    within a head of the whole graph, but not over all heads."""
+    """Return one FactorModel for each head, because the rows of this process are contiguous only
+    within a head of the whole graph."""
     num_heads = model.num_heads
     factors = zip(model.query_factor.detach().chunk(num_heads),
                   model.mixing.detach().view(num_heads, model.num_clusters, -1),
@@ -117,25 +116,36 @@ def _heads(model: FactorModel) -> list[FactorModel]:
 
 
 def _of_all(values: list[np.ndarray], shard: Shard) -> np.ndarray:
-    """Gather ``values`` from all processes. ``values`` contains an array for each head, with a
-    number for each query of this process. The returned array has a number for each query of the
-    whole batch, and begins with head 0."""
+    """Return the values of the queries of all processes: head 0 first, one float64 for each query
+    of the whole batch.
+
+    Args:
+        values (list of ndarray): For each head, one value for each query of this process.
+        shard (Shard): The tokens of this process.
+    """
     own = torch.from_numpy(np.stack(values, axis=1))
     return shard.gather(own).t().flatten().numpy()
 
 
 def _own_counts(mean: np.ndarray, shard: Shard,
                 generator: torch.Generator | None) -> list[np.ndarray]:
-    """Return an array for each head: how many keys each query of this process draws. Each process
-    draws these numbers for all queries from the same random stream."""
+    """Return the number of edges to draw for each query of this process, an int64 array for each
+    head. Each process draws these numbers for all queries from the same random stream, and returns
+    its own.
+
+    Args:
+        mean (ndarray): Mean number of draws of each query of the whole batch, head 0 first.
+        shard (Shard): The tokens of this process.
+        generator (torch.Generator, optional): Random generator.
+    """
     counts = torch.poisson(torch.from_numpy(mean), generator).long()
     counts = counts.view(-1, shard.num_tokens)[:, shard.start:shard.stop]
     return [*counts.contiguous().numpy()]
 
 
 def _seeds(seed: np.uint64, shard: Shard, num_heads: int) -> list[np.uint64]:
-    """Return a random seed for each head. With this seed, row 0 has the random bits of the first
-    query of this process."""
+    """Return a random seed for each head of this process. Row r under this seed has the random bits
+    that the query ``shard.start + r`` of the head has in the whole graph under ``seed``."""
     from graphattn.ops.sample.cpu.random_bits import seed_from_row
     return [seed_from_row(seed, head * shard.num_tokens + shard.start)
             for head in range(num_heads)]

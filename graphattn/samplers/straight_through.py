@@ -110,7 +110,8 @@ class _ZeroOfClampedGradient(torch.autograd.Function):
 
 
 def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
-    """Return a tensor ``[num_edges]`` whose gradient flows to the edge probabilities."""
+    """Return a tensor ``[num_edges]`` that passes its gradient to the probabilities of the
+    edges."""
     if isinstance(edge_prob, BipartiteGraph):
         return _gate(edge_prob)
     check_floating(edge_prob=edge_prob)

@@ -12,8 +12,8 @@ from graphattn.sources.pattern_source import PatternSource
 
 
 def as_source(source: GraphSource | Pattern | HeadClusters | str) -> GraphSource:
-    """Return ``source`` as a GraphSource: a source unchanged, and a PatternSource of a pattern, of
-    an expression or of the name of a preset. Clusters of a head become a source of one head."""
+    """Return ``source`` as a GraphSource. A pattern, an expression or the name of a preset becomes
+    a PatternSource, and the clusters of a head become a source of one head."""
     if isinstance(source, GraphSource) or hasattr(source, 'logit_terms'):  # or a wrapped source
         return source
     if not isinstance(source, Pattern | HeadClusters | str):
@@ -25,8 +25,8 @@ def as_source(source: GraphSource | Pattern | HeadClusters | str) -> GraphSource
 
 def source_of_each(heads: Sequence[Pattern | str | HeadClusters],
                    seed: int | None = 0) -> PatternSource | ContentClusterSource:
-    """Return a source of what each head attends along: a PatternSource unless some heads have
-    clusters."""
+    """Return a source in which each head has its own pattern or clusters: a ContentClusterSource if
+    any head has clusters, else a PatternSource. ``seed`` is the seed of random patterns."""
     channels = [head.query.size(1) for head in heads if isinstance(head, HeadClusters)]
     return ContentClusterSource(heads, channels[0], seed=seed) if channels else PatternSource(
         heads, seed)

@@ -75,7 +75,7 @@ class GraphSource(nn.Module, ABC):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        """Return the rows of the graph that belong to the queries of this process.
+        """Return the edges of the queries of one process, if several processes share the batch.
 
         Args:
             query (Tensor): Queries of the shard's tokens, ``[num_own, heads, head_channels]``.
@@ -107,9 +107,8 @@ class GraphSource(nn.Module, ABC):
                          f"requested (got {type(self).__name__}, which does not)")
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
-        """Return the gate and bias of each edge that the parameters of the source determine: a dict
-        that may have the keys ``edge_gate`` and ``edge_bias``, tensors with a value for each edge
-        of ``graph``."""
+        """Return the gate and the bias that the source gives to each edge of ``graph``: a dict that
+        may have the keys ``'edge_gate'`` and ``'edge_bias'``, each a Tensor ``[num_edges]``."""
         return {}
 
     def reset_parameters(self) -> None:
@@ -120,7 +119,7 @@ class GraphSource(nn.Module, ABC):
         """
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that build this source again, as numbers, strings and lists.
+        """Return the arguments that build this source again: a dict of numbers, strings and lists.
 
         By default, the value of an argument is read from the attribute of the same name.
 
@@ -140,7 +139,8 @@ class GraphSource(nn.Module, ABC):
 
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
                      key_ptr: Tensor | None = None) -> None:
-        """Raise an error unless the arguments are valid for :meth:`forward` of a source."""
+        """Raise an error unless queries and keys, and the pointers to their sequences, are valid
+        arguments of :meth:`forward`."""
         check_floating(query=query, key=key)
         if self.heads is not None and (query.dim() != 3 or query.size(1) != self.heads):
             raise ValueError(f"'query' must have shape [num_tokens, {self.heads}, head_channels], "
@@ -162,15 +162,16 @@ class GraphSource(nn.Module, ABC):
 
 
 def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
-    """Return the LogitTerms with the bias and the gate that the parameters of ``source`` give the
-    edges of ``graph``."""
+    """Return the LogitTerms with the bias and the gate that ``source`` gives to the edges of
+    ``graph``."""
     terms = source.logit_terms(graph)
     return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
 
 
 def copy_beside(source: GraphSource, module: nn.Module,
                 model: nn.Module | None = None) -> GraphSource:
-    """Return a copy of the source with new parameters, for a module without a source.
+    """Return a copy of ``source`` with new parameters, on the device of ``module`` and in its
+    dtype.
 
     Args:
         source (GraphSource): The source to copy.
@@ -198,8 +199,8 @@ def place_beside(module: nn.Module, model: nn.Module | None = None,
 
 
 def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') -> None:
-    """Raise an error unless keys and queries have the same number of sequences. Sequences may be
-    empty."""
+    """Raise an error unless the pointers ``ptr`` of queries and ``key_ptr`` of keys have the same
+    number of sequences. The message calls ``key_ptr`` by ``name``."""
     if key_ptr.numel() != ptr.numel():
         raise ValueError(f"'{name}' must mark {ptr.numel() - 1} sequences, as 'ptr' does (got "
                          f"{key_ptr.numel() - 1})")

@@ -162,8 +162,8 @@ class BlockModelSource(GraphSource):
 
     def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
                     model: FactorModel) -> BipartiteGraph:
-        """Return the graph with both the drawn edges and the fixed edges, which every head has. In
-        training, the returned graph also stores the model."""
+        """Return the graph with the drawn edges of ``graph`` and the edges of ``fixed`` in every
+        head. In training, the returned graph also stores the model that edges were drawn from."""
         has_gradient = self.training and torch.is_grad_enabled()
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
@@ -178,7 +178,7 @@ class BlockModelSource(GraphSource):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        """Return rows as in :class:`GraphSource`.
+        """Return the edges of the queries of one process, as in :meth:`GraphSource.rows`.
 
         Every process receives the memberships of the other processes' keys, ``heads * clusters``
         values per token, and sends back their gradients. For 32,768 tokens, 4 heads and 128
@@ -207,8 +207,7 @@ class BlockModelSource(GraphSource):
         return source
 
     def block_model(self, query: Tensor, key: Tensor, ptr: Tensor) -> FactorModel:
-        """Return the distribution that a call draws graphs from, given the arguments of the
-        call."""
+        """Return the probabilities from which a call with these arguments draws its graph."""
         self.check_tokens(query, key, ptr)
         return self._model(self._factors(query, key), ptr)
 

@@ -40,8 +40,8 @@ class ContentClusterSource(GraphSource):
 
     Args:
         pattern (sequence): For each head a Pattern, its expression, a :class:`HeadClusters`, or a
-            name such as ``'8 keys of 32 clusters | GlobalTokens(1)'``. A head of that name has
-            clusters that are not joined yet, until :meth:`load_state_dict` fills them.
+            name such as ``'8 keys of 32 clusters | GlobalTokens(1)'``. A head with only a name has
+            no edges along clusters until :meth:`load_state_dict` loads its clusters.
         head_channels (int): Size of a head.
         seed (int, optional): Seed of random patterns, as in :class:`PatternSource`.
         causal (bool): Whether queries attend to no later key.
@@ -89,7 +89,8 @@ class ContentClusterSource(GraphSource):
 
     @property
     def patterns(self) -> tuple[Pattern | HeadClusters, ...]:
-        """Return what each head attends along, as for the argument ``pattern``."""
+        """The pattern or the clusters of each head, in a form that the argument ``pattern``
+        accepts."""
         return tuple(HeadClusters(name, **dict(self.clusters[str(head)].named_buffers()))
                      if isinstance(name, ClusterKeys) else name
                      for head, name in enumerate(self.names))
@@ -145,8 +146,9 @@ class ContentClusterSource(GraphSource):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        """Return rows as in :class:`GraphSource`. Every process receives the clusters of the other
-        processes' keys, one number for each token and head that has clusters."""
+        """Return the edges of the queries of one process, as in :meth:`GraphSource.rows`. Every
+        process receives the clusters of the other processes' keys: one int64 for each token and
+        each head that has clusters."""
         self.check_tokens(query, key, shard.own_ptr)
         check_generator(generator)
         fixed = self.fixed.shard_graph(shard, generator)
@@ -171,7 +173,8 @@ class ContentClusterSource(GraphSource):
 
     def _clusters(self, x: Tensor, side: str) -> Tensor:
         """Return the cluster of each token in each head that has clusters, int64 ``[heads,
-        num_tokens]``."""
+        num_tokens]``. ``x`` has queries or keys ``[num_tokens, all heads, channels]``, and ``side``
+        says which: ``'query'`` or ``'key'``."""
         with outside_transforms(), without_autocast(x.device):
             x = unwrap(x)
             found = [nearest(x[None, :, int(head)], getattr(clusters, side)[None])
@@ -181,14 +184,15 @@ class ContentClusterSource(GraphSource):
     def _joined(self, fixed: BipartiteGraph, clusters: tuple[Tensor, Tensor],
                 ptrs: tuple[Tensor, Tensor], first: Tensor | None = None,
                 causal: bool = False) -> BipartiteGraph:
-        """Return the graph of the pattern and of the clusters of queries and keys.
+        """Return the graph with the edges of the pattern and the edges along clusters.
 
         Args:
             fixed (BipartiteGraph): The graph of the pattern.
-            clusters (tuple of Tensor): Cluster of each query and key, as of :meth:`_clusters`.
+            clusters (tuple of Tensor): Clusters of queries and of keys, results of
+                :meth:`_clusters`.
             ptrs (tuple of Tensor): Where the queries and the keys of each sequence begin.
             first (Tensor, optional): Position of the first query of each sequence; 0 if omitted.
-            causal (bool): Keep no later keys; neither does a causal source.
+            causal (bool): Whether to leave out later keys even if the source is not causal.
         """
         if not self.clusters:
             return fixed
@@ -209,8 +213,8 @@ class ContentClusterSource(GraphSource):
                                            key_ptr=folded_keys, validate=False)
 
     def _limits(self, ptr: Tensor, key_ptr: Tensor, first: Tensor | None) -> Tensor:
-        """Return for each query the number of the key at its position, the last one that it may
-        attend to."""
+        """Return the last key that each query may attend to in a causal graph, int64
+        ``[num_queries]``: the key at the position of the query."""
         shift = key_ptr[:-1] - ptr[:-1] + (0 if first is None else first)
         of_query = segment_of(ptr)
         own = torch.arange(len(of_query), device=ptr.device) + shift[of_query]
@@ -222,7 +226,8 @@ class ContentClusterSource(GraphSource):
 
 
 class _Buffers(nn.Module):
-    """The clusters of a head."""
+    """Buffers with the clusters of one head: the centroids of queries and of keys, ``[clusters,
+    channels]``, and a table of the pairs of clusters that are joined by edges."""
 
     def __init__(self, clusters: int, channels: int):
         super().__init__()
@@ -239,12 +244,13 @@ class _Buffers(nn.Module):
 
 
 class _SharedRows(NamedTuple):
-    """Rows that queries share, because all queries of a cluster have the same keys.
+    """The keys of each query, as ranges of one list of keys. Queries of the same cluster share a
+    range.
 
     Args:
-        begin (Tensor): Where the keys of each query begin, int64 ``[heads, queries]``.
-        end (Tensor): Where they end, shaped like ``begin``.
-        key (Tensor): Keys, ascending between ``begin`` and ``end``, int64.
+        begin (Tensor): Where the range of each query begins in ``key``, int64 ``[heads, queries]``.
+        end (Tensor): Where the range ends, shaped like ``begin``.
+        key (Tensor): The keys, ascending within each range, int64.
     """
 
     begin: Tensor
@@ -254,17 +260,19 @@ class _SharedRows(NamedTuple):
 
 def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor], heads: Tensor,
                       ptrs: tuple[Tensor, Tensor], limit: Tensor | None) -> _SharedRows:
-    """Return the keys of each query whose clusters are joined.
+    """Return the keys along clusters of each query in each head that has clusters.
 
-    A group has the tokens of a cluster in a sequence and head. Keys are sorted by group, and each
-    group of queries lists the keys of the groups that it is joined with.
+    A group contains the tokens of one cluster in one sequence and head. Keys are sorted by group,
+    and each group of queries gets the list of all keys in the groups that it is joined with.
 
     Args:
-        clusters (tuple of Tensor): Cluster of each query ``[heads, queries]`` and key.
-        tables (sequence of Tensor): Which clusters each head joins, ``[clusters, clusters]``.
-        heads (Tensor): Numbers of these heads, int64.
+        clusters (tuple of Tensor): Cluster of each query ``[heads, queries]`` and of each key
+            ``[heads, keys]``.
+        tables (sequence of Tensor): For each head, which clusters of queries are joined with which
+            clusters of keys, bool ``[clusters, clusters]``.
+        heads (Tensor): Indices of the heads that have clusters, int64 ``[heads]``.
         ptrs (tuple of Tensor): Where the queries and the keys of each sequence begin.
-        limit (Tensor, optional): The last key that each query may attend to.
+        limit (Tensor, optional): The last key that each query may attend to, int64 ``[queries]``.
     """
     num_sequences, num_keys, device = ptrs[0].numel() - 1, clusters[1].size(1), heads.device
     sizes = _index([len(table) for table in tables], device)
@@ -292,8 +300,15 @@ def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor],
 
 def _joined_groups(present: Tensor, base: Tensor,
                    tables: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the groups of keys that groups of queries attend to, as two tensors: the index in
-    ``present`` of the group of queries, ascending, and the group of keys."""
+    """Return which groups of keys each group of queries is joined with, as two int64 tensors with
+    an entry for each joined pair: the index of the group of queries in ``present``, ascending, and
+    the group of keys.
+
+    Args:
+        present (Tensor): Groups that contain queries, int64, ascending.
+        base (Tensor): The first group of each head, int64 ``[heads]``.
+        tables (sequence of Tensor): As in :func:`_rows_of_clusters`.
+    """
     sizes = _index([len(table) for table in tables], base.device)
     head = torch.searchsorted(base, present, right=True) - 1
     cluster = (present - base[head]) % sizes[head]

@@ -17,8 +17,9 @@ def add_noise(logit: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def draw_values(logit: Tensor, temperature: float, generator: torch.Generator | None, *,
                 hard: bool = True) -> Tensor:
-    """Draw a value for each logit. Soft values lie between 0 and 1. Hard values are exactly 0 or 1
-    and pass their gradient straight through to the soft values."""
+    """Draw the value of a mask for each logit by the Gumbel-sigmoid. Soft values lie between 0 and
+    1, closer to 0 or 1 at a lower ``temperature``. Hard values are exactly 0 or 1, and pass their
+    gradient straight through to the soft values."""
     noisy_logit = add_noise(logit, generator)
     soft = (noisy_logit / temperature).sigmoid().to(logit.dtype)
     return (noisy_logit > 0).to(soft.dtype) + (soft - soft.detach()) if hard else soft

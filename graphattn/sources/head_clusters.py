@@ -23,11 +23,12 @@ _NAME = re.compile(r'\s*(\d+) keys of (\d+) clusters\s*(?:\|(.*))?', re.DOTALL)
 
 @dataclass(frozen=True, repr=False)
 class ClusterKeys:
-    """The name of edges along clusters, ``'8 keys of 32 clusters'``, without the clusters.
+    """Description of the edges of a head along clusters, such as ``'8 keys of 32 clusters'``,
+    without the clusters themselves.
 
     Args:
-        keys (int): Number of keys of a query that the pairs of clusters were chosen for, as a mean
-            over the tokens that the clusters were found on. The query itself counts.
+        keys (int): Mean number of keys of a query, including the query itself, for which the pairs
+            of clusters were chosen.
         clusters (int): Number of clusters of queries, and of clusters of keys, at most 4,096.
         beside (Pattern, optional): Further edges.
 
@@ -47,8 +48,8 @@ class ClusterKeys:
 
     @property
     def pattern(self) -> Pattern:
-        """Return the edges that do not depend on the content: from the query itself, and those
-        beside."""
+        """The pattern of the edges that do not depend on content: a self-loop of each query, and
+        the edges of ``beside``."""
         itself = SlidingWindow(0)
         return itself if self.beside is None else itself | self.beside
 
@@ -64,11 +65,11 @@ class ClusterKeys:
 
 
 def read_clusters(text: str) -> ClusterKeys | None:
-    """Return what a text such as ``'8 keys of 32 clusters | GlobalTokens(1)'`` names, or ``None``
-    if it does not name clusters.
+    """Parse a text such as ``'8 keys of 32 clusters | GlobalTokens(1)'``. Return ``None`` if it
+    does not describe clusters.
 
     Raises:
-        TypeError, ValueError: A number is out of range, or what follows ``|`` is no pattern.
+        TypeError, ValueError: A number is out of range, or the text after ``|`` is no pattern.
     """
     found = _NAME.fullmatch(text)
     if found is None:
@@ -79,7 +80,7 @@ def read_clusters(text: str) -> ClusterKeys | None:
 
 @dataclass(frozen=True, eq=False)
 class HeadClusters:
-    """Hard clusters by content of a head.
+    """Clusters of the queries and of the keys of one head, by their content.
 
     A query attends to itself, to the keys of a pattern, and to the keys whose cluster is joined
     with its own cluster. A token belongs to the cluster of the nearest centroid.

@@ -116,7 +116,7 @@ class HopMaskSource(GraphSource):
         check_generator(generator)
         if self.edges is None:
             raise ValueError("'edges' must be the edges between which distances are measured (got "
-                             "None); call the layer with source | edge_index as 'graph'")
+                             "None); pass source=source | edge_index to the layer")
         check_among_tokens(self.edges, query.device, key_ptr)
         is_on = (draw_values(self.logit, self.temperature, generator) if self.training
                  else (self.logit.detach() > 0).to(self.logit.dtype))
@@ -140,7 +140,8 @@ class HopMaskSource(GraphSource):
 
 
 class NearPairs(NamedTuple):
-    """Pairs of nodes that are joined by a path of few edges, sorted by query and then by key."""
+    """Pairs of nodes that are joined by a path of few edges, sorted by query and then by key. Each
+    field is int64 ``[num_pairs]``."""
 
     query: Tensor  # int64 [num_pairs]
     key: Tensor
@@ -148,13 +149,18 @@ class NearPairs(NamedTuple):
 
 
 class HopGraph(BipartiteGraph):
-    """Graph whose edges are the pairs of nodes at the distances that are on. Each head has its own
-    graph.
+    """Graph whose edges join nodes at the hop distances that are on. Each head has its own graph.
+
+    Args:
+        pairs (NearPairs): All pairs up to the largest distance D.
+        is_on (Tensor): 1 for the distances 1 to D that are on in each head, else 0, ``[heads, D]``.
+            The values may require a gradient.
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        logit_drop (float): Factor of the gradient of ``is_on``.
 
     Attributes:
         edge_bias (Tensor, optional): Zeros ``[num_edges]`` that are added to the logits and pass
-            their gradient to the values of the distances; ``None`` if these values need no
-            gradient.
+            their gradient to ``is_on``; ``None`` if ``is_on`` needs no gradient.
     """
 
     def __init__(self, pairs: NearPairs, is_on: Tensor, ptr: Tensor, logit_drop: float):
@@ -184,7 +190,8 @@ class HopGraph(BipartiteGraph):
 
 
 def pairs_within(graph: BipartiteGraph, max_hops: int) -> NearPairs:
-    """Return the pairs of nodes with a path of at most ``max_hops`` edges, from key to query."""
+    """Return all pairs of nodes that a path of at most ``max_hops`` edges joins, from key to query,
+    including each node with itself."""
     step = graph.with_self_loops().to_scipy().astype(np.int32)
     reached = times_reached = sp.eye_array(graph.num_queries, dtype=np.int32, format='csr')
     for _ in range(max_hops):

@@ -199,7 +199,8 @@ class LearnedMaskSource(GraphSource):
         *,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        """Return rows as in :class:`GraphSource`, for frozen masks only.
+        """Return the edges of the queries of one process, as in :meth:`GraphSource.rows`, for
+        frozen masks only.
 
         Raises:
             ValueError: The mask is soft or in training.

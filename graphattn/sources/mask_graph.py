@@ -101,7 +101,7 @@ class MaskGraph(BipartiteGraph):
 
     def norm(self) -> Tensor:
         """Return the penalty of SparseBERT's Eq. 7 for the masks of this graph, a scalar with a
-        gradient; see :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
+        gradient (:meth:`graphattn.graphs.pair_layout.PairLayout.norm`)."""
         return self.layout.norm(self.values)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,9 +114,16 @@ class MaskGraph(BipartiteGraph):
 
 
 def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three int64 tensors: where the edges of each query of each segment begin, the key of
-    each edge, and the index of the value of each edge. Indices of values count over all heads, and
-    each head has one more value for pairs that are always on."""
+    """Return three tensors for the joint graph of all heads and sequences: where the edges of each
+    query begin, the key of each edge, and the index of the value of each edge. The values of head h
+    have the indices ``h * (num_values + 1)`` and following; the last of them is for pairs that are
+    always on.
+
+    Args:
+        layout (PairLayout): Assigns a value to each pair of tokens.
+        is_on (Tensor): Whether each value is on, bool ``[heads, num_values]``.
+        lengths (list of int): Number of tokens of each sequence.
+    """
     heads, num_tokens, width = len(is_on), sum(lengths), layout.num_values + 1
     rows = {length: _rows_of_heads(layout, is_on, length) for length in set(lengths)}
     segments = [(head, length, *rows[length][head]) for head in range(heads) for length in lengths]
@@ -137,8 +144,9 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
 
 def _rows_of_heads(layout: PairLayout, is_on: Tensor,
                    length: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return three tensors for each head: the number of edges of each query, the key of each edge,
-    and the index of the value of each edge."""
+    """Return three tensors for each head, for one sequence of ``length`` tokens: the number of
+    edges of each query, the key of each edge, and the index of the value of each edge within the
+    head."""
     degree, key, value = layout.rows(is_on, length)
     num_pairs = degree.sum(dim=1).tolist()
     return [*zip(degree, key.split(num_pairs), value.split(num_pairs))]

@@ -58,8 +58,7 @@ class SampledGraph(BipartiteGraph):
         return self._edge_gate
 
     def with_fixed(self, edges: BipartiteGraph) -> SampledGraph:
-        """Return this graph with the additional ``edges``, which are always present and have
-        probability 1."""
+        """Return this graph joined with ``edges``, which have probability 1."""
         fixed = edges if self.fixed is None else self.fixed | edges
         return SampledGraph(self._edges | edges, self.model, fixed)
 

@@ -103,8 +103,8 @@ class StructureSource(GraphSource):
         return GRAPHS.get(cache_key, lambda: graph | structure)
 
     def _structure(self, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
-        """Return the graph of the edges of the data. If each head has its own graph, the edges are
-        repeated for each head. All layers share the returned graph."""
+        """Return the graph of the edges of the data, once or, if each head has its own graph, once
+        for each head. All layers share one cached graph."""
         heads, edges = self.heads if self.per_head else 1, identity_of(self.edges)
         place = heads, *host_copy(ptr).tolist()
         cache_key = None if edges is None else (*edges, 'structure', *place)
@@ -124,8 +124,8 @@ class StructureSource(GraphSource):
 
 
 def check_among_tokens(edges: Edges, device: torch.device, key_ptr: Tensor | None) -> None:
-    """Raise unless edges of the data are on ``device``, and keys and queries are the same
-    tokens."""
+    """Raise a ValueError unless the edges of the data are on ``device`` and ``key_ptr`` is None,
+    because the edges join tokens that are both queries and keys."""
     if key_ptr is not None:
         raise ValueError("'key_ptr' must be None with edges of the data, because these edges join "
                          "tokens that are both queries and keys; omit 'key_ptr'")

@@ -15,8 +15,16 @@ from graphattn.testing.supports import Supports
 
 
 class Mismatch(Exception):
-    """A wrong result of an attention function. ``kind`` says in what way the result is wrong, and
-    ``result`` names the output or the gradient."""
+    """A wrong result of an attention function.
+
+    Args:
+        kind (str): What is wrong, as in :class:`graphattn.testing.report.Finding`.
+        message (str): The fault in words.
+        result (str): The wrong result: ``'out'``, or the input with a wrong gradient.
+        got (Tensor, optional): The value of the result.
+        expected (Tensor, optional): The right value.
+        error (float): Largest error in units of the tolerance.
+    """
 
     def __init__(self, kind: str, message: str, result: str = '', got: Tensor | None = None,
                  expected: Tensor | None = None, error: float = float('inf')):
@@ -31,23 +39,22 @@ class TimeLimit(BaseException):
 
 
 def transposed(x: Tensor) -> Tensor:
-    """Return a tensor with the values of ``x`` whose dimensions are in the reverse order in
-    memory."""
+    """Return a copy of ``x`` that is stored in memory with its dimensions in reverse order."""
     order = tuple(range(x.dim()))[::-1]
     return x.permute(order).contiguous().permute(order)
 
 
 def sliced(x: Tensor) -> Tensor:
-    """Return a tensor with the values of ``x`` that is every second entry of a larger tensor. The
-    other entries are NaN."""
+    """Return a copy of ``x`` that is stored as every second entry of a larger tensor, between
+    entries of NaN."""
     larger = x.new_full([2 * size + 1 for size in x.shape], float('nan'))
     view = larger[tuple(slice(1, None, 2) for _ in x.shape)]
     return view.copy_(x)
 
 
 def expanded(x: Tensor) -> Tensor:
-    """Return a tensor with the values of ``x`` that has stride 0 over heads if all heads have equal
-    values."""
+    """Return ``x`` with stride 0 over heads, if all heads have equal values; otherwise return ``x``
+    itself."""
     first = x.narrow(1, 0, min(1, x.size(1))) if x.dim() > 1 else x
     return first.expand_as(x) if torch.equal(first.expand_as(x), x) else x
 
@@ -65,7 +72,16 @@ LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 
 
 class Kernel:
-    """An attention function under test, which is called with the arguments of cases."""
+    """An attention function under test, which is called with the arguments of cases.
+
+    Args:
+        function (Callable): The function.
+        supports (Supports): The declaration of what the function supports.
+        form (str): Form in which the function takes edges, a key of
+            :data:`graphattn.testing.forms.FORMS`.
+        layout (str): Layout of query, key, value and output, a key of :data:`LAYOUTS`.
+        device (torch.device): Device on which the function runs.
+    """
 
     def __init__(self, function: Callable[..., Tensor], supports: Supports, form: str, layout: str,
                  device: torch.device):
@@ -80,14 +96,15 @@ class Kernel:
         return self._accepted is None or set(self.terms(case)) <= self._accepted
 
     def terms(self, case: Case) -> dict[str, Any]:
-        """Return the keyword arguments of ``case``. Values on edges are ``[num_edges, heads]``."""
+        """Return the terms of ``case`` that the function gets as keyword arguments. Bias and gate
+        are ``[num_edges, heads]``, not yet in the form of the function."""
         tensors = {name: case.tensors[name] for name in TERMS if name in case.tensors}
         scalars = {'scale': case.scale, 'softcap': case.softcap, 'dropout_p': case.dropout_p}
         return {**tensors, **{name: x for name, x in scalars.items() if x}}
 
     def arguments(self, case: Case) -> dict[str, Tensor]:
-        """Return the tensors of ``case`` in the form that the function expects, as leaves of the
-        autograd graph."""
+        """Return the input tensors of ``case`` in the form, layout and memory strides in which the
+        function gets them. They are new leaves of the autograd graph."""
         lay_out = MEMORY[case.memory]
         copies = {name: self.inward(name, x, case).clone(memory_format=torch.contiguous_format)
                   for name, x in case.inputs.items()}
@@ -95,7 +112,7 @@ class Kernel:
             self.supports.gradients and name in case.wants) for name, x in copies.items()}
 
     def inward(self, name: str, x: Tensor, case: Case) -> Tensor:
-        """Return the tensor ``x`` of ``case`` in the form and the memory layout that the function
+        """Convert ``x``, the tensor ``name`` of ``case``, to the form and layout that the function
         expects."""
         if name == 'sink':
             return x
@@ -106,7 +123,8 @@ class Kernel:
         return x.movedim(-1, 0).unsqueeze(0) if self.layout_name == 'bhnc' else x
 
     def outward(self, name: str, x: Tensor, case: Case) -> Tensor:
-        """Return a result of the function in the form of ``case``."""
+        """Convert ``x``, the output of the function or the gradient of its input ``name``, to the
+        form in which ``case`` has this tensor: the reverse of :meth:`inward`."""
         if name == 'sink':
             return x
         if not name.startswith('edge_'):
@@ -119,7 +137,9 @@ class Kernel:
         return edges.to(self.device) if hasattr(edges, 'to') else edges
 
     def call(self, case: Case, leaves: dict[str, Tensor]) -> Tensor:
-        """Return the output of the function in its own form, after checking its shape."""
+        """Return the output of the function in its own layout. Raise a Mismatch if the function
+        fails, or if the type, shape, dtype or device of the output is wrong. ``leaves`` is the
+        result of :meth:`arguments`."""
         nodes = [leaves[name] for name in ('query', 'key', 'value')]
         terms = {name: leaves.get(name, x) for name, x in self.terms(case).items()}
         out = raising(self.function, *nodes, self.edges(case), **terms)
@@ -134,8 +154,9 @@ class Kernel:
         return out
 
     def run(self, case: Case) -> dict[str, Tensor]:
-        """Return a dict of the output and the gradients of the function for ``case``, on the CPU.
-        Raise a Mismatch if the call changes an input."""
+        """Return the output and the gradients of the function for ``case``: a dict of tensors on
+        the CPU by the names ``'out'`` and those of inputs. Raise a Mismatch if the call or its
+        backward pass changes an input."""
         leaves = self.arguments(case)
         before = {name: x.detach().clone() for name, x in leaves.items()}
         out = self.call(case, leaves)
@@ -146,7 +167,8 @@ class Kernel:
         return results
 
     def gradients(self, case: Case, out: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a dict of the gradients of all inputs, in the form of ``case``."""
+        """Return the gradients of all inputs that need one, a dict by the names of inputs. ``out``
+        is the output for ``leaves``, which is the result of :meth:`arguments`."""
         wanted = {name: x for name, x in leaves.items() if x.requires_grad}
         if not wanted:
             return {}
@@ -170,8 +192,8 @@ def check_unchanged(now: dict[str, Tensor], before: dict[str, Tensor], what: str
 
 
 def raising(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Return the result of ``function``. If ``function`` raises an error, raise a Mismatch of the
-    kind ``'raised'``."""
+    """Return the result of ``function``. If it raises an exception, raise a Mismatch of the kind
+    ``'raised'`` instead."""
     try:
         return function(*arguments, **options)
     except Exception as error:
@@ -193,10 +215,11 @@ def _keywords(function: Callable[..., Any]) -> set[str] | None:
 
 def compare(results: dict[str, Tensor], expected: dict[str, Tensor],
             tolerance: dict[str, Tensor]) -> float:
-    """Return the largest error of the results, divided by the tolerance of the result.
+    """Return the largest error of the results, divided by its tolerance. All dicts have the same
+    names.
 
     Raises:
-        Mismatch: It is greater than 1.
+        Mismatch: An error is larger than its tolerance.
     """
     worst = 0.
     for name, got in results.items():

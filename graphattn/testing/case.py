@@ -20,19 +20,22 @@ class Case:
     """The arguments of one call of an attention function, and the gradient of its output.
 
     Args:
-        name (str): Shown in reports.
+        name (str): Name of the case in reports.
         graph (BipartiteGraph): The edges.
-        tensors (dict): query ``[N, H, C]``, key and value ``[M, G, C]``, cotangent ``[N, H, C]``,
-            and edge_bias and edge_gate ``[num_edges, H]`` and sink ``[H]`` where the case has them.
-        scale (float, optional): Replaces one over the root of the channels.
+        tensors (dict): query ``[N, H, C]``, key and value ``[M, G, C]``, and cotangent, the
+            gradient of the output, ``[N, H, C]``; optionally edge_bias and edge_gate ``[num_edges,
+            H]``, and sink ``[H]``.
+        scale (float, optional): Replaces the scale 1 / sqrt(C).
         softcap (float, optional): Bounds the scaled and gated dot products.
         dropout_p (float): Probability of dropping a weight.
         memory (str): Strides of the tensors, a key of :data:`graphattn.testing.call.MEMORY`.
-        repeats (bool): Name edges several times and in disorder, where the form of the graph can.
+        repeats (bool): Whether to repeat edges and change their order, in forms that allow this.
         wants (Collection[str]): Inputs that require a gradient.
-        order (int): Order of the derivatives that are taken.
-        is_exact (bool): Logits are exact in float32, so that weights are not excused by rounding.
-        is_fixed (bool): The function knows the graph, which must not be made smaller.
+        order (int): Order of the derivatives to check: 1 or 2.
+        is_exact (bool): Whether logits are exact in float32, so that rounding of logits explains no
+            error.
+        is_fixed (bool): Whether the function works only on this graph, so that a failing case must
+            keep the graph.
     """
 
     name: str
@@ -92,7 +95,13 @@ class Case:
 def draw(name: str, graph: BipartiteGraph, dtype: torch.dtype, *, heads: int = 2,
          kv_heads: int | None = None, channels: int = 4, value_channels: int | None = None,
          terms: Collection[str] = (), **options: Any) -> Case:
-    """Return a case of normally distributed tensors. The same sizes give the same tensors."""
+    """Return a case with normally distributed tensors. The same sizes lead to the same tensors.
+
+    Args:
+        terms (Collection[str]): Optional tensors of the case: ``'edge_bias'``, ``'edge_gate'`` or
+            ``'sink'``.
+        **options: Further arguments of :class:`Case`.
+    """
     kv_heads = heads if kv_heads is None else kv_heads
     value_channels = channels if value_channels is None else value_channels
     shapes = {'query': (graph.num_queries, heads, channels),

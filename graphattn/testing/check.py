@@ -41,23 +41,24 @@ def check_attention(
     over the keys j that query i attends to, and 0 if there are none. A ``softcap`` c turns the
     product x before the bias into :math:`c \tanh(x / c)`. A ``sink`` of each head, ``[H]``, is one
     more logit in the softmax, without a value. Terms are passed only if a case has them:
-    ``edge_bias``, ``edge_gate``, ``sink``, ``scale``, ``softcap`` and ``dropout_p``. Cases that
-    need a parameter that the function lacks are not supported. Dropout uses the generator that
+    ``edge_bias``, ``edge_gate``, ``sink``, ``scale``, ``softcap`` and ``dropout_p``. A case is not
+    run if it needs a parameter that the function lacks. Dropout uses the generator that
     ``torch.manual_seed`` sets.
 
     Output and gradients must be right to the rounding of the dtype
-    (:func:`graphattn.testing.definition.tolerance`). What ``supports`` does not declare must be
-    right or raise an error.
+    (:func:`graphattn.testing.definition.tolerance`). If a case needs a feature that ``supports``
+    does not declare, the function must be right or raise an error.
 
     Args:
         function (Callable): The function to examine.
-        supports (Supports, optional): What it supports; float32 and a backward pass if omitted.
-        form (str): How it takes edges: ``'graph'``, a BipartiteGraph; ``'mask'``, bool ``[N, M]``,
-            True where a query attends to a key; ``'indices'``, int64 ``[N, K]``, the keys of each
-            query padded by -1; ``'edge_index'``, int64 ``[2, E]``, keys over queries; or
-            ``'block_mask'``, FlexAttention's. Bias and gate have the form of the edges and a last
-            dimension for the heads: ``[num_edges, H]``, ``[N, M, H]`` or ``[N, K, H]``; with layout
-            ``'bhnc'`` heads are first, ``[1, H, N, M]``.
+        supports (Supports, optional): Declaration of what the function supports; float32 and a
+            backward pass if omitted.
+        form (str): Form in which the function takes edges: ``'graph'``, a BipartiteGraph;
+            ``'mask'``, bool ``[N, M]``, True where a query attends to a key; ``'indices'``, int64
+            ``[N, K]``, the keys of each query padded by -1; ``'edge_index'``, int64 ``[2, E]``,
+            keys over queries; or ``'block_mask'``, FlexAttention's. Bias and gate have the form of
+            the edges and a last dimension for the heads: ``[num_edges, H]``, ``[N, M, H]`` or ``[N,
+            K, H]``; with layout ``'bhnc'`` heads are first, ``[1, H, N, M]``.
         layout (str): Layout of query, key, value and output: ``'nhc'``, ``[nodes, heads,
             channels]``; ``'bhnc'``, ``[1, heads, nodes, channels]``; or ``'bnhc'``.
         graphs (Mapping[str, BipartiteGraph], optional): The only graphs that the function knows,
@@ -65,9 +66,9 @@ def check_attention(
         checks (Collection[str], optional): Names of the checks to make; all if omitted.
         device (torch.device or str): Where the function runs.
         time_limit (float): Seconds for each case.
-        isolated (bool): Run the function in processes of their own, so that a crash is reported and
-            ends nothing else, and a loop in compiled code can be ended. They are forked: on CUDA
-            this needs a process that has not used CUDA yet.
+        isolated (bool): Whether to run the function in forked processes. A crash, or an endless
+            loop in compiled code, then ends only its own process and is reported. On CUDA, the
+            calling process must not have used CUDA yet.
 
     Returns:
         Report, a table if printed. ``report.check()`` raises :class:`WrongAttention` if something

@@ -31,7 +31,12 @@ DEVIATIONS = 6.  # standard deviations that chance explains, in some ten thousan
 
 
 class Setting:
-    """The graphs, dtypes and numbers of channels from which cases are drawn."""
+    """The graphs, dtypes and numbers of channels from which cases are drawn.
+
+    Args:
+        supports (Supports): The declaration of what the function under test supports.
+        graphs (dict, optional): The only graphs that the function works on, by name.
+    """
 
     def __init__(self, supports: Supports, graphs: dict[str, BipartiteGraph] | None):
         self.supports, self.is_fixed = supports, graphs is not None
@@ -43,14 +48,14 @@ class Setting:
 
     def draw(self, name: str, graph: str | BipartiteGraph, dtype: torch.dtype | None = None,
              **options: Any) -> Case:
-        """Return a case of random tensors on ``graph``. The default dtype and number of channels
-        are those of the setting."""
+        """Return a case called ``name`` with random tensors on ``graph``, a graph or its name. The
+        default dtype and number of channels are supported by the function."""
         options = {'channels': self.channels, 'is_fixed': self.is_fixed, **options}
         return draw(name, self.graph(graph), dtype or self.dtype, **options)
 
     def graph(self, graph: str | BipartiteGraph) -> BipartiteGraph:
-        """Return ``graph``, or the graph of this name. If the caller has fixed the graphs, return
-        the first of these graphs unless ``graph`` is the name of one of them."""
+        """Return ``graph``, or the graph of this name. If the function works only on given graphs,
+        return the first of these instead, unless ``graph`` is the name of one of them."""
         if self.is_fixed and not (isinstance(graph, str) and graph in self.graphs):
             return next(iter(self.graphs.values()))
         return self.graphs[graph] if isinstance(graph, str) else graph
@@ -111,8 +116,8 @@ def repeats_itself(kernel: Kernel, case: Case) -> float:
 
 
 def agrees_alone(kernel: Kernel, case: Case) -> float:
-    """Compare the gradient of each input with its reference when no other input needs a
-    gradient."""
+    """Compare the gradient of each input with its reference in a call in which only this input
+    needs a gradient."""
     return max(agrees(kernel, replace(case, wants=(name,))) for name in case.inputs)
 
 
@@ -154,9 +159,9 @@ def _second_derivatives(case: Case, out: Tensor, leaves: dict[str, Tensor]) -> d
 
 
 def drops_by_one_mask(kernel: Kernel, case: Case) -> float:
-    """Check that dropout uses the same mask in the forward and the backward pass. The mask is read
-    off an output whose values are unit vectors, and the gradients must be those of attention with
-    this mask."""
+    """Check that the forward and the backward pass drop the same weights. Values are unit vectors,
+    so the output shows which weights are dropped. The gradients must be those of attention without
+    these weights."""
     torch.manual_seed(0)
     results = kernel.run(case)
     keep = _mask(results['out'], case)
@@ -164,17 +169,16 @@ def drops_by_one_mask(kernel: Kernel, case: Case) -> float:
 
 
 def _mask(out: Tensor, case: Case) -> Tensor:
-    """Return the dropout mask ``[num_edges, heads]`` that explains the output: 0 for a dropped
-    edge, and 1 divided by the probability of keeping for another edge."""
+    """Return the dropout mask that explains the output ``out`` of a case from :func:`_drop`,
+    ``[num_edges, heads]``: 0 for dropped edges, else 1 / (1 - dropout_p)."""
     weight = attend(case, {name: x.double() for name, x in case.inputs.items()})[1]
     dropped = out.double()[case.graph.query, :, case.graph.key.long()]
     return (dropped > weight / 2).double() / (1 - case.dropout_p)
 
 
 def drops_with_its_probability(kernel: Kernel, case: Case) -> float:
-    """Check the statistics of dropout masks: each edge, and all edges together, are kept as often
-    as chance explains; neighbours are dropped independently; and the next call draws another
-    mask."""
+    """Check the statistics of dropout over several calls: single edges and all edges together are
+    kept with the right frequency, neighbours and calls are independent, and calls differ."""
     torch.manual_seed(0)
     quiet = replace(case, wants=())
     kept = torch.stack([_mask(kernel.run(quiet)['out'], case) > 0 for _ in range(REPEATS)])
@@ -446,7 +450,8 @@ def second_derivatives(on: Setting) -> Iterator[Case]:
 
 
 def _drop(on: Setting, name: str, num_nodes: int, **options: Any) -> Case:
-    """Return a case with dropout, whose values are unit vectors with one channel for each key."""
+    """Return a case with dropout. Values are unit vectors with one channel for each key, so that
+    the output of a query contains its weights."""
     graph = on.graph(random_graph(num_nodes, num_nodes, 0.6))
     case = on.draw(name, graph, channels=graph.num_keys, dropout_p=DROPOUT, heads=4, **options)
     units = torch.eye(graph.num_keys, dtype=case.dtype).unsqueeze(1).repeat(1, 4, 1)

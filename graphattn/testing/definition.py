@@ -22,8 +22,8 @@ HALF_ROUNDINGS = 2  # weights and their gradients may be rounded before products
 
 
 def define(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
-    """Return a dict of the right output and gradients of ``case``, in float64. ``keep``
-    ``[num_edges, heads]`` multiplies the weights of edges, as dropout does."""
+    """Return the right output and gradients of ``case`` in float64, a dict by the names ``'out'``
+    and those of inputs. ``keep``, a dropout mask ``[num_edges, heads]``, multiplies the weights."""
     leaves = {name: x.detach().double().requires_grad_() for name, x in case.inputs.items()}
     out, _ = attend(case, leaves, keep)
     wanted = {name: leaves[name] for name in leaves if name in case.wants}
@@ -33,8 +33,8 @@ def define(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
 
 def attend(case: Case, inputs: dict[str, Tensor],
            keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the output and the weights of attention on ``inputs``, computed by the dense reference
-    along the graph of ``case``."""
+    """Return the output and the attention weights of the dense reference along the graph of
+    ``case``. ``inputs`` has the tensors of the case, and ``keep`` is as in :func:`define`."""
     out, weight = edge_attention(**inputs, graph=case.graph, scale=case.scale, softcap=case.softcap,
                                  backend='reference', return_attention_weights=True)
     if keep is None:
@@ -44,31 +44,37 @@ def attend(case: Case, inputs: dict[str, Tensor],
 
 
 def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
-    r"""Return a dict with the largest error of each result that rounding explains.
+    r"""Return the largest error of each result of :func:`define` that rounding can cause, a dict of
+    tensors.
 
     The output is :math:`\sum_j \alpha_{ij} v_j`. Let :math:`u` be the machine epsilon of the dtype
     of the tensors, and :math:`u_a` that of the accumulation: float64 for float64, else float32.
 
     * A logit is a sum of C products, so its error is at most :math:`\delta_{ij} = u_a (C + 4)
-      (\sum_c |q_{ic} k_{jc}| \cdot |scale \cdot gate_{ij}| + |bias_{ij}|)`. The error of a weight
-      relative to the weight is that of its logit and, through the sum of exponentials, the mean of
-      all: :math:`\delta_{ij} + \sum_j \alpha_{ij} \delta_{ij}`.
+      (\sum_c |q_{ic} k_{jc}| \cdot |scale \cdot gate_{ij}| + |bias_{ij}|)`. The relative error of a
+      weight is the error of its logit plus, because of the sum of exponentials, the mean error of
+      all logits of its query: :math:`\delta_{ij} + \sum_j \alpha_{ij} \delta_{ij}`.
     * A softcap c multiplies the error of a product by its slope :math:`1 - \tanh^2(x / c)`, and
-      adds ``ROUNDINGS`` of the capped product. The slope, which multiplies gradients, is off by
-      ``ROUNDINGS`` of 1 and by what it changes within the error of the product.
-    * A sink is one more term of the mean, with the weight :math:`\sigma_i` and the error of a bias.
+      adds ``ROUNDINGS`` of the capped product. The slope multiplies gradients. Its error is
+      ``ROUNDINGS`` of 1, plus its change within the error of the product.
+    * A sink is one more term of the mean error, with the weight :math:`\sigma_i` and the error of a
+      bias.
     * Sums of n terms add :math:`n u_a`, and exponentials and divisions a few more ``ROUNDINGS``.
-    * Weights may be rounded to the dtype of the values before they multiply them, and the result is
-      rounded: ``HALF_ROUNDINGS`` times :math:`u`.
-    * Small weights and results have an absolute error: they may be flushed to 0 below ``FLUSHED``
-      times the smallest normal number of the accumulation, and in float16 they are subnormal.
+    * Weights may be rounded to the dtype of the values before they are multiplied, and the result
+      is rounded: ``HALF_ROUNDINGS`` times :math:`u`.
+    * Small weights and results have an absolute error: below ``FLUSHED`` times the smallest normal
+      number of the accumulation they may be flushed to 0, and in float16 they are subnormal.
 
-    Together they are the error :math:`w_{ij}` of a weight, and the output may be off by
-    :math:`\sum_j w_{ij} |v_j|`, so a kernel is held to its own arithmetic and not to that of the
-    results, which may cancel. Gradients follow by the same sums of absolute values: with
-    :math:`\partial s_{ij} = \alpha_{ij} (g_i v_j - \sum_j \alpha_{ij} g_i v_j)`, its error
-    multiplies :math:`|k_j|` in the gradient of the query and :math:`|q_i|` in that of the key. That
-    of a sink is :math:`-\sum_i \sigma_i \sum_j \alpha_{ij} g_i v_j`.
+    The sum of these errors is the error :math:`w_{ij}` of a weight. The error of the output is at
+    most :math:`\sum_j w_{ij} |v_j|`, even if the terms of the output cancel. Bounds for gradients
+    are sums of absolute values too. Let g be the gradient of the output. The error of
+    :math:`\partial s_{ij} = \alpha_{ij} (g_i v_j - \sum_j \alpha_{ij} g_i v_j)` multiplies
+    :math:`|k_j|` in the gradient of the query and :math:`|q_i|` in the gradient of the key. The
+    gradient of a sink is :math:`-\sum_i \sigma_i \sum_j \alpha_{ij} g_i v_j`.
+
+    Args:
+        case (Case): The case.
+        keep (Tensor, optional): Dropout mask, as in :func:`define`.
     """
     dtype, accumulation = case.dtype, torch.promote_types(case.dtype, torch.float32)
     unit, unit_sum = torch.finfo(dtype).eps, torch.finfo(accumulation).eps
@@ -129,8 +135,9 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
 
 
 class Capped(NamedTuple):
-    """Dot products of queries and keys after a softcap, the slope of the softcap, and bounds on
-    their errors."""
+    """Dot products of queries and keys after a softcap, a bound on their errors, the slope of the
+    softcap, and a bound on the errors of the slope. Without a softcap, the slope is 1 and has no
+    error."""
 
     product: Tensor
     error: Tensor
@@ -139,8 +146,14 @@ class Capped(NamedTuple):
 
 
 def _capped(product: Tensor, error: Tensor, unit: float, softcap: float | None) -> Capped:
-    """Return the dot products ``product`` after a softcap. ``error`` is a bound on the errors of
-    ``product``."""
+    """Apply a softcap to dot products, and bound the errors of the result.
+
+    Args:
+        product (Tensor): Scaled and gated dot products, float64 ``[num_edges, heads]``.
+        error (Tensor): Bound on the errors of ``product``.
+        unit (float): Machine epsilon of the accumulation.
+        softcap (float, optional): The softcap; None for none.
+    """
     if softcap is None:
         return Capped(product, error, 1., 0.)
     capped = softcap * (product / softcap).tanh()
@@ -151,8 +164,14 @@ def _capped(product: Tensor, error: Tensor, unit: float, softcap: float | None) 
 
 
 def share_of_sink(logit: Tensor, sink: Tensor, row: Tensor, num_queries: int) -> Tensor:
-    """Return the share of the attention weights of each query that the sinks ``[heads]`` take,
-    ``[num_queries, heads]``."""
+    """Return the share of the attention of each query that sinks take, ``[num_queries, heads]``.
+
+    Args:
+        logit (Tensor): Logits of the edges, ``[num_edges, heads]``.
+        sink (Tensor): Logit of the sink of each head, ``[heads]``.
+        row (Tensor): Query of each edge, int64 ``[num_edges]``.
+        num_queries (int): Number of queries.
+    """
     highest = highest_logit(logit, row, num_queries).maximum(sink)
     highest = highest.masked_fill(highest == -torch.inf, 0.)
     of_sink = (sink - highest).exp()

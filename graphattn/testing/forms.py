@@ -12,16 +12,16 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Form(NamedTuple):
-    """The form in which an attention function expects edges and values on edges, such as an
-    ``edge_index`` or a table of keys.
+    """A form in which attention functions take edges and values on edges, such as an ``edge_index``
+    or a mask.
 
     Args:
-        edges (Callable): ``(graph, repeats)`` to the argument of the function. With ``repeats``
-            edges are named several times and in disorder.
-        positions (Callable): ``graph`` to the shape of a tensor with a value of each edge, and the
-            index of each edge in it.
-        code (Callable): ``(graph, repeats)`` to Python that makes the argument.
-        can_repeat (bool): Whether the form can name an edge twice.
+        edges (Callable): Function of ``(graph, repeats)`` that returns the edges in this form. With
+            ``repeats``, some edges are repeated, and the order changes.
+        positions (Callable): Function of a graph that returns the shape of a tensor with one value
+            for each edge, and the index of each edge in this tensor.
+        code (Callable): Function of ``(graph, repeats)`` that returns Python code for the edges.
+        can_repeat (bool): Whether the form can contain an edge twice.
     """
 
     edges: Callable[[BipartiteGraph, bool], Any]
@@ -45,8 +45,9 @@ def on_slots(graph: BipartiteGraph) -> tuple[tuple[int, ...], tuple[Tensor, ...]
 
 
 def indices(graph: BipartiteGraph, repeats: bool) -> Tensor:
-    """Return a table of the keys of each query, ``[num_queries, K]``, padded by -1. With
-    ``repeats``, the first key of each query is repeated between paddings, and rows are reversed."""
+    """Return a table of the keys of each query, int64 ``[num_queries, K]``, padded by -1. With
+    ``repeats``, the first key of each query occurs once more, and the order within rows is
+    reversed."""
     shape, at = on_slots(graph)
     table = torch.full(shape, -1).index_put(at, graph.key.long())
     if not repeats or table.size(1) == 0:
@@ -55,8 +56,8 @@ def indices(graph: BipartiteGraph, repeats: bool) -> Tensor:
 
 
 def edge_index(graph: BipartiteGraph, repeats: bool) -> Tensor:
-    """Return the edges of ``graph``, ``[2, num_edges]`` with keys in row 0. Queries ascend unless
-    ``repeats`` is set."""
+    """Return the edges of ``graph``, int64 ``[2, num_edges]`` with keys in row 0. With ``repeats``,
+    every third edge occurs twice, and the order is reversed."""
     edges = graph.edge_index.as_tensor()
     return torch.cat([edges, edges[:, ::3]], dim=1).flip(1) if repeats else edges
 

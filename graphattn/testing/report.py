@@ -22,15 +22,16 @@ class Finding:
     """A wrong result of an attention function, with code that reproduces it.
 
     Args:
-        check (str): The check that found it.
-        case (str): The case of the check.
-        kind (str): ``'values'``, ``'raised'``, ``'hangs'``, ``'ends'`` (its process), ``'writes'``
-            (into an argument), ``'varies'``, ``'gradient'`` (there is none), or ``'type'``,
-            ``'shape'``, ``'dtype'`` or ``'device'`` of the output.
-        message (str): What came, and what is right.
-        code (str): The smallest case that fails, as a script.
-        undeclared (tuple[str]): What the case needs and the declaration lacks. The function should
-            have raised an error.
+        check (str): Name of the check that failed.
+        case (str): Name of the case of the check.
+        kind (str): What is wrong: ``'values'``; the ``'type'``, ``'shape'``, ``'dtype'`` or
+            ``'device'`` of the output; ``'raised'``, an exception; ``'hangs'``; ``'ends'``, the
+            process ended; ``'writes'``, an argument was changed; ``'varies'``, equal calls differ;
+            or ``'gradient'``, there is none.
+        message (str): The fault in words.
+        code (str): A script with the smallest failing case that was found.
+        undeclared (tuple of str): Features that the case needs but the function does not declare.
+            The function should have raised an error.
     """
 
     check: str
@@ -58,8 +59,8 @@ class WrongAttention(AssertionError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The status of one case of a check, and the largest error of the case divided by its
-    tolerance."""
+    """The outcome of one case of a check. ``error`` is the largest error in units of its tolerance,
+    and ``finding`` describes a failure."""
 
     check: str
     case: str
@@ -102,7 +103,7 @@ class Report:
         return self
 
     def checks(self) -> dict[str, list[Outcome]]:
-        """Return a dict from the name of each check to its list of outcomes."""
+        """Return the outcomes of each check, a dict of lists by the name of the check."""
         grouped: dict[str, list[Outcome]] = {}
         for outcome in self.outcomes:
             grouped.setdefault(outcome.check, []).append(outcome)

@@ -40,7 +40,7 @@ class Examiner(NamedTuple):
     time_limit: float
 
     def examine(self, trial: Trial) -> Outcome:
-        """Run one trial and return its outcome, without searching for a smaller case that fails."""
+        """Run one trial and return its outcome. The finding of a failure has no code yet."""
         return self.outcome(trial, self.fault(trial))
 
     def fault(self, trial: Trial) -> Mismatch | float | None:
@@ -57,7 +57,8 @@ class Examiner(NamedTuple):
             return Mismatch('hangs', f'the call took more than {self.time_limit:g} s')
 
     def shrunk(self, trial: Trial, outcome: Outcome) -> Outcome:
-        """Return the outcome of the smallest case that fails in the same way as ``trial``."""
+        """Return ``outcome``, the failure of ``trial``, with the code of the smallest case that
+        fails in the same way."""
         first = self.fault(trial)
         if not isinstance(first, Mismatch) or first.kind == 'hangs':
             return outcome
@@ -96,8 +97,8 @@ class Examiner(NamedTuple):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Return a context that raises TimeLimit after some seconds. This works in the main thread
-    only, because only there a signal can reach Python."""
+    """Raise TimeLimit if this context takes more than ``seconds``. In threads other than the main
+    thread, and without SIGALRM, there is no limit."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, 'SIGALRM'):
         yield
         return
@@ -115,15 +116,16 @@ def _raise_time_limit(*_: object) -> None:
 
 
 def run_here(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
-    """Yield an outcome for each trial, computed in this process. The first failing case of each
-    check is replaced by a smaller case."""
+    """Yield the outcome of each trial, computed in this process. The first failure of each check
+    comes with the smallest case that fails."""
     return (outcome for outcome, is_final in _steps(examiner, trials, []) if is_final)
 
 
 def _steps(examiner: Examiner, trials: list[Trial],
            before: list[Outcome]) -> Iterator[tuple[Outcome, bool]]:
-    """Yield pairs of an outcome and whether it is final. The first failure of a check is yielded
-    twice: as it was found, which is not final, and with the smallest case that fails."""
+    """Yield each outcome with a bool that says whether it is final. The first failure of a check is
+    yielded twice: at once, and then as final with the smallest case that fails. ``before`` has the
+    outcomes of earlier trials."""
     outcomes = list(before)
     for trial in trials:
         outcome = (Outcome(*trial.names, Status.NOT_RUN) if _num_hangs(outcomes) >= MAX_HANGS
@@ -141,9 +143,9 @@ def _num_hangs(outcomes: list[Outcome]) -> int:
 
 
 def run_apart(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
-    """Yield an outcome for each trial, computed in processes that are forked from this one. A trial
-    that ends its process, or hangs where no signal reaches it, is an outcome too, and another
-    process goes on with the next."""
+    """Yield the outcome of each trial, computed in a forked process. If a trial ends the process,
+    or hangs where no signal reaches it, this is its outcome, and a new process runs the next
+    trials."""
     outcomes: list[Outcome] = []
     while len(outcomes) < len(trials):
         unfinished = None
@@ -159,8 +161,8 @@ def run_apart(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
 
 def _child(examiner: Examiner, trials: list[Trial],
            before: list[Outcome]) -> Iterator[tuple[Outcome, bool] | str]:
-    """Yield the results of :func:`_steps` from a separate process. If the process does not finish,
-    a word that says why comes last."""
+    """Yield the pairs of :func:`_steps`, computed in a forked process. If the process does not
+    finish, yield a str as the last item: ``'hangs'``, or ``'ended with exit code ...'``."""
     context = multiprocessing.get_context('fork')
     results, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(examiner, trials, before, sender), daemon=True)
@@ -192,8 +194,14 @@ def _work(examiner: Examiner, trials: list[Trial], before: list[Outcome],
 
 
 def _ended(examiner: Examiner, trial: Trial, word: str) -> Outcome:
-    """Return the outcome of a trial that ended its process, with the smallest case that ends the
-    process too."""
+    """Return the outcome of a trial whose process did not finish. If the process ended, the outcome
+    has the smallest case that ends the process too.
+
+    Args:
+        examiner (Examiner): The examiner.
+        trial (Trial): The trial.
+        word (str): The last item of :func:`_child`.
+    """
     if word == 'hangs':
         message = f'the call took more than {examiner.time_limit:g} s, and no signal ended it'
         return examiner.outcome(trial, Mismatch('hangs', message))

@@ -10,8 +10,8 @@ MAX_VALUES = 4_000  # of all tensors; larger cases are not printed
 
 
 def script(kernel: Kernel, case: Case, mismatch: Mismatch) -> str:
-    """Return Python code that reproduces a failure. Comments show the result that came and the
-    right result."""
+    """Return Python code that reproduces a failure, with the wrong and the right result as
+    comments. Return an empty str if the tensors of the case are too large to print."""
     leaves = kernel.arguments(case)
     if sum(x.numel() for x in leaves.values()) > MAX_VALUES:
         return ''
@@ -57,6 +57,6 @@ def _imports(function: object, body: str) -> list[str]:
 
 
 def name_of(function: object) -> str:
-    """Return a name that code can use to call ``function``."""
+    """Return the name of ``function`` for code that calls it, or ``'attention'`` if it has none."""
     name = getattr(function, '__name__', '')
     return name if name.isidentifier() else 'attention'

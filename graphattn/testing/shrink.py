@@ -15,8 +15,8 @@ from graphattn.testing.case import TERMS, Case
 
 
 def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
-    """Return a smaller case that still fails. If time allows, the case is so small that it would
-    not fail without any of its parts."""
+    """Return a smaller case for which ``fails`` is still true. The search ends after ``seconds``,
+    or when the case would no longer fail without any of its parts."""
     end = time.monotonic() + seconds
 
     def in_time(_: Case) -> bool:
@@ -28,7 +28,7 @@ def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
 
 
 def parts(case: Case) -> Iterator[Case]:
-    """Yield smaller cases, each with something left out. The smallest cases come first."""
+    """Yield smaller cases that lack a part of ``case``. Cases that lack larger parts come first."""
     if not case.is_fixed:
         if case.graph.num_segments != 1:
             yield replace(case, graph=_one_segment(case.graph))
@@ -55,8 +55,8 @@ def parts(case: Case) -> Iterator[Case]:
 
 
 def without_a_run(size: int) -> Iterator[Tensor]:
-    """Yield tensors of the indices 0 to ``size - 1`` without a run of half, a quarter, ... of these
-    indices."""
+    """Yield the indices 0 to ``size - 1`` without a run of consecutive indices, int64. First runs
+    of half of the indices are left out, then runs of a quarter, and so on."""
     everything = torch.arange(size)
     length = -(-size // 2)
     while length > 0 and size > 1:
@@ -103,7 +103,8 @@ def _keep_heads(case: Case, kept: Tensor) -> Case:
 
 
 def _plainer(case: Case) -> Iterator[Case]:
-    """Yield the case with simpler values: 0, 1, whole numbers, or numbers with one decimal."""
+    """Yield cases in which one tensor has simpler values: only 0, only 1, whole numbers, or numbers
+    with one decimal."""
     for name, x in case.tensors.items():
         if case.dropout_p > 0 and name == 'value':
             continue

@@ -17,8 +17,9 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 class Supports:
     """Declare what an attention function supports.
 
-    Arguments that are declared must give the right result. All others must give the right result or
-    raise. Properties (the last four flags) are checked only if they are declared.
+    With arguments that are declared, the function must return the right result. With other
+    arguments, it may also raise an error. Properties (the last four flags) are checked only if they
+    are declared.
 
     Args:
         dtypes (Collection[torch.dtype]): dtypes of query, key and value.
@@ -26,10 +27,10 @@ class Supports:
         gradients (bool): A backward pass.
         bias (bool): A value of each edge and head, added to the logit.
         gate (bool): A value of each edge and head that multiplies the scaled dot product.
-        scale (bool): Another scale than one over the root of the channels.
+        scale (bool): Another scale than 1 / sqrt(channels).
         softcap (bool): A bound c on the size of the scaled and gated dot products x, which become
             c tanh(x / c).
-        sink (bool): One more logit of each head in the sum of all its queries, without a value.
+        sink (bool): One more logit of each head in the softmax of every query, without a value.
         grouped_queries (bool): Fewer heads of keys and values than of queries.
         value_channels (bool): Another number of channels in values than in keys.
         rectangular (bool): Another number of keys than of queries.
@@ -70,12 +71,13 @@ class Supports:
 
     @classmethod
     def everything(cls, **except_for: Any) -> Supports:
-        """Return a declaration that all arguments are supported, except the given ones."""
+        """Return a declaration that everything is supported, with all dtypes. ``except_for`` sets
+        other values for fields."""
         flags = {name: True for name, kind in cls.__annotations__.items() if kind == 'bool'}
         return cls(**{'dtypes': DTYPES, **flags, **except_for})
 
     def lacks(self, case: Case) -> set[str]:
-        """Return the names of the features that ``case`` needs and that are not declared."""
+        """Return the names of the fields that ``case`` needs but that are not declared."""
         needs = {'dtypes': case.dtype not in self.dtypes,
                  'channels': self.channels is not None and case.channels not in self.channels,
                  'bias': 'edge_bias' in case.tensors, 'gate': 'edge_gate' in case.tensors,

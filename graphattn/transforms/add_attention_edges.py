@@ -112,7 +112,8 @@ class AddAttentionEdges(BaseTransform):
         return BipartiteGraph.batch(graphs)
 
     def _attributes(self, data: Data) -> list[str]:
-        """Return the names of the attributes of ``data`` that have a value for each edge."""
+        """Return the names of the edge attributes that ``fill`` has values for. Raise a ValueError
+        if ``data`` has an edge attribute that ``fill`` lacks."""
         known = {'edge_attr', 'edge_weight'} & set(data.keys())
         known |= {name for name in data.edge_attrs() if 'edge' in name}
         missing = sorted(known - {'edge_index', 'edge_type'} - self.fill.keys())

@@ -10,12 +10,13 @@ from graphattn._checks import check_edge_index, check_range
 
 
 def adjacency_of(data: Data, max_dense: int) -> np.ndarray | sp.csr_array:
-    """Return the weights of the edges from row to column, float64 ``[num_nodes, num_nodes]``. The
-    weight of an edge is 1 if the data has no weights. The weights of repeated edges are added.
+    """Return the adjacency matrix, float64 ``[num_nodes, num_nodes]``: the weight of the edge from
+    each row to each column, or 1 if edges have no weights. The weights of repeated edges are added.
 
     Args:
         data (Data): A graph.
-        max_dense (int): Number of nodes up to which the matrix is dense.
+        max_dense (int): Number of nodes up to which the matrix is a dense array. For more nodes it
+            is sparse.
 
     Raises:
         ValueError: ``data`` has no ``edge_index``, or ``edge_index`` contains nodes that do not

@@ -102,8 +102,8 @@ def _check_undirected(adjacency: np.ndarray | sp.csr_array, data: Data) -> None:
 
 
 def _eigenvectors(adjacency: np.ndarray | sp.csr_array, count: int) -> np.ndarray:
-    """Return ``count`` eigenvectors of the Laplacian that are orthogonal to the trivial
-    eigenvector, ``[num_nodes, count]``."""
+    """Return the ``count`` eigenvectors of the normalised Laplacian with the smallest eigenvalues,
+    except the trivial eigenvector, ``[num_nodes, count]``."""
     loops = adjacency.diagonal()
     if loops.any():
         adjacency = adjacency - (sp.diags_array(loops) if sp.issparse(adjacency)
@@ -117,9 +117,9 @@ def _eigenvectors(adjacency: np.ndarray | sp.csr_array, count: int) -> np.ndarra
 
 
 def _of_small(scaled: np.ndarray, root: np.ndarray, count: int) -> np.ndarray:
-    """Return eigenvectors of a small graph, ``[num_nodes, count]``, by a dense decomposition. The
-    eigenvalue of the trivial eigenvector is moved above 2, the largest eigenvalue, so that this
-    eigenvector comes last.
+    """Return the eigenvectors of :func:`_eigenvectors` by a dense decomposition. ``scaled`` is
+    :math:`D^{-1/2} A D^{-1/2}`, and ``root`` is the trivial eigenvector :math:`D^{1/2} 1`. Its
+    eigenvalue is moved above 2, the maximum of the others, so that it comes last.
 
     Small matrices use one thread. Several threads wait for one another, so they take ten times as
     long while other processes use the cores.
@@ -138,8 +138,15 @@ def _of_small(scaled: np.ndarray, root: np.ndarray, count: int) -> np.ndarray:
 
 def _of_large(adjacency: sp.csr_array, root: np.ndarray, inverse: np.ndarray, count: int
               ) -> np.ndarray:
-    """Return eigenvectors of a large graph, ``[num_nodes, count]``. Eigenvectors with eigenvalue 0
-    follow from the connected components; the others are computed by iteration."""
+    """Return the eigenvectors of :func:`_eigenvectors` for a sparse matrix. Eigenvectors with
+    eigenvalue 0 follow from the connected components; the others are computed by iteration.
+
+    Args:
+        adjacency (sparse array): A, symmetric without self-loops; scaled in place.
+        root (ndarray): Diagonal of :math:`D^{1/2}`, ``[num_nodes]``.
+        inverse (ndarray): Diagonal of :math:`D^{-1/2}`, 0 for isolated nodes.
+        count (int): Number of eigenvectors.
+    """
     num_components, component = csgraph.connected_components(adjacency, directed=False)
     adjacency.data *= inverse[adjacency.indices] * inverse.repeat(np.diff(adjacency.indptr))
     laplacian = sp.csr_array(sp.eye_array(len(root)) - adjacency)
@@ -161,6 +168,12 @@ def _without_trivial(null_space: sp.csc_array, norm: np.ndarray, count: int) -> 
 
     They are columns of the Householder reflection that maps the trivial eigenvector to the first
     axis.
+
+    Args:
+        null_space (sparse array): Orthonormal basis with a column for each component, ``[num_nodes,
+            c]``.
+        norm (ndarray): Norm of the trivial eigenvector on each component, ``[c]``.
+        count (int): Maximum number of vectors.
     """
     share = norm / max(np.linalg.norm(norm), np.finfo(float).tiny)
     others = slice(1, 1 + count)
@@ -170,8 +183,8 @@ def _without_trivial(null_space: sp.csc_array, norm: np.ndarray, count: int) -> 
 
 
 def _signs(vectors: np.ndarray) -> np.ndarray:
-    """Return for each column of ``vectors`` the sign that makes its largest entry positive. Among
-    entries that are equal up to rounding, the first entry decides."""
+    """Return the sign of each column of ``vectors`` that makes its largest entry positive, 1 or -1.
+    Among entries that are equal up to rounding, the first one decides."""
     size = abs(vectors)
     first = (size >= (1 - 1e-6) * size.max(axis=0)).argmax(axis=0)
     return np.where(vectors[first, np.arange(vectors.shape[1])] < 0, -1., 1.)

@@ -4,8 +4,8 @@ __all__ = ['with_advice']
 
 
 def with_advice(error: Exception) -> str:
-    """Return the message of ``error``. If the error is a missing package, the message ends with a
-    command that installs the package."""
+    """Return the message of ``error``. If a package is missing, the message ends with a command
+    that installs it."""
     if not isinstance(error, ModuleNotFoundError):
         return str(error)
     return (f"{error}; pip install 'graphattn[experiments,analysis,text]' installs the packages of "

@@ -29,8 +29,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Context with a temporary folder, which is renamed to ``path`` if the context ends without an
-    error."""
+    """Yield a temporary folder, and rename it to ``path`` if this context ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}-'))
     try:
@@ -46,13 +45,8 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Raise unless files can be written into ``folder``. The folder need not exist, and is not
-    created.
-
-    Raises:
-        ValueError: Files cannot be written into ``folder``. The message calls the argument
-            ``name``.
-    """
+    """Raise a ValueError unless files can be written into ``folder``, which need not exist and is
+    not created. The message calls the argument ``name``."""
     path = folder.absolute()
     try:
         while not _is_there(path):

@@ -22,8 +22,8 @@ _CGROUP = Path('/sys/fs/cgroup')
 
 @contextmanager
 def within_free_memory() -> Iterator[None]:
-    """Return a context in which allocations beyond free memory raise an error. Otherwise Linux may
-    grant such an allocation, and kill the process when it writes to the memory.
+    """Refuse allocations beyond the free memory inside this context. Otherwise Linux may grant such
+    an allocation, and kill the process when it writes to the memory.
 
     Raises:
         MemoryError: An allocation was refused.

@@ -119,12 +119,12 @@ def read_json(path: Path) -> dict:
 
 
 def json_object(text: str, where: str) -> dict:
-    """Return the JSON object in ``text`` as a dict, see :func:`json_value`."""
+    """Return the JSON object in ``text`` as a dict. Errors are those of :func:`json_value`."""
     return json_value(text, where, dict)
 
 
 def json_value(text: str, where: str, kind: type) -> Any:
-    """Return the JSON object (``dict``) or array (``list``) in a text.
+    """Return the JSON object (if ``kind`` is ``dict``) or array (``list``) in a text.
 
     Raises:
         ValueError: The text is not JSON of this ``kind``. The message begins with ``where``.
@@ -164,7 +164,8 @@ def check_aliases(text: str) -> None:
 
     Raises:
         ValueError: The text has more than ``MAX_NODES`` entries after aliases are expanded, or is
-            nested more than ``MAX_LEVELS`` levels deep. yaml.YAMLError: The text is not YAML.
+            nested more than ``MAX_LEVELS`` levels deep.
+        yaml.YAMLError: The text is not YAML.
     """
     import yaml
 
@@ -214,11 +215,8 @@ def check_arrays(path: Path) -> None:
 
 
 def check_unpacked(archive: zipfile.ZipFile, max_bytes: int) -> None:
-    """Raise an error if an archive is larger than ``max_bytes`` when decompressed.
-
-    Raises:
-        ValueError: It is larger.
-    """
+    """Raise a ValueError if the files of an archive have more than ``max_bytes`` bytes when
+    decompressed."""
     size = sum(info.file_size for info in archive.infolist())
     if size > max_bytes:
         raise ValueError(f'{size:,} bytes when decompressed (at most {max_bytes:,} are read)')

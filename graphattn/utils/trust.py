@@ -23,7 +23,7 @@ class Untrusted(ValueError):
 
 @contextmanager
 def trusting(names: Iterable[str]) -> Iterator[None]:
-    """Context in which :func:`importing_only` also trusts the packages ``names``."""
+    """Let :func:`importing_only` also trust the packages ``names``, inside this context."""
     before = _trusted.set((*_trusted.get(), *filter(None, (name.strip(' .') for name in names))))
     try:
         yield
@@ -33,8 +33,8 @@ def trusting(names: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def importing_only(trust: Iterable[str] = ()) -> Iterator[None]:
-    """Context in which parsed configs may only name classes of the packages ``TRUSTED`` and
-    ``trust``.
+    """Import only classes of the packages ``TRUSTED`` and ``trust`` when configs are parsed, inside
+    this context.
 
     A class belongs to the package that defines it, even if the config imports it from another
     package.

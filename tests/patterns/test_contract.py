@@ -9,9 +9,11 @@ from dataclasses import FrozenInstanceError, dataclass
 import pytest
 import torch
 
-from graphattn import patterns
+from graphattn import BipartiteGraph, patterns
+from graphattn.graphs import pairs
 from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
 from graphattn.patterns import *  # noqa: F403 - so that eval reads a repr
+from graphattn.patterns.base import Union
 
 SIZES = [(0, 0), (0, 3), (3, 0), (1, 1), (2, 2), (7, 7), (16, 16), (7, 5), (5, 7), (2, 16), (16, 2),
          (17, 17)]
@@ -303,6 +305,38 @@ def test_rows_are_those_of_the_whole_graph(case):
         for first, last in {(0, n), (0, n // 2), (n // 3, n), (n // 2, n // 2), (n // 3, n // 2)}:
             part = case.pattern.build(last - first, n, offset=first, seed=0).validate()
             assert torch.equal(part.to_mask(), whole[first:last]), (n, first, last)
+
+
+def has_ranges(pattern: P.Pattern) -> bool:
+    return pattern.key_ranges(range(16), 16, 16) is not None
+
+
+@pytest.mark.parametrize('case', [case for case in CASES if has_ranges(case.pattern)],
+                         ids=lambda case: repr(case.pattern))
+def test_ranges_list_the_edges_of_rows(case, monkeypatch):
+    own, other = case.pattern, P.SlidingWindow(2) | P.GlobalTokens((1, 4))
+    for pattern in (own, own & P.Causal(), own | other, other & own, own | P.SlidingWindow(10**12)):
+        for num_queries, num_keys in ((16, 16), (16, 9), (9, 16), (6, 40)):
+            whole = torch.zeros(num_queries, num_keys, dtype=torch.bool)
+            key, query = pattern.edges(num_queries, num_keys, None)
+            whole[query, key] = True
+            for queries in (range(num_queries), range(2, 5), range(3, 3)):
+                ranges = pattern.key_ranges(queries, num_queries, num_keys)
+                monkeypatch.setattr(pairs, '_EDGES_WORTH_COMPILING', 0)
+                rows = pairs.rows_of_ranges(*ranges, num_keys)
+                monkeypatch.undo()
+                graph = BipartiteGraph.from_csr(*rows, num_keys)
+                assert torch.equal(graph.to_mask(), whole[queries.start:queries.stop]), pattern
+
+
+def test_many_edges_are_listed_from_ranges(monkeypatch):
+    pattern = P.SlidingWindow(40) | P.GlobalTokens(1)
+    expected = pattern.build(2000)
+    monkeypatch.setattr(Union, 'rows', None)
+    assert pattern.build(2000) == expected
+    monkeypatch.undo()
+    monkeypatch.setattr(Union, 'key_ranges', P.Pattern.key_ranges)
+    assert pattern.build(2000) == expected
 
 
 @every_case

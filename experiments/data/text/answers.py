@@ -33,7 +33,8 @@ WORDS = {'squad': squad_words, 'triviaqa': trivia_words}
 
 def agreement(answer: str, accepted: Iterable[str],
               words: Callable[[str], list[str]] = squad_words) -> tuple[float, float]:
-    """Return exact match and F1 of an answer with the accepted answer that agrees best.
+    """Return exact match and F1 of an answer, compared with the accepted answer that it agrees with
+    best. Both are from 0 to 1.
 
     F1 counts common words with multiplicity. The empty text means no answer. If no answer is
     accepted, only the empty text is right. (The official scripts of SQuAD 1.1 and 2.0 do the same.)

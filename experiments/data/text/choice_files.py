@@ -77,7 +77,8 @@ class Swag(ChoiceSource):
 
 @dataclass(frozen=True)
 class WikiHop(ChoiceSource):
-    """WikiHop and MedHop: questions about relations, answered from several documents.
+    """WikiHop and MedHop: questions about a relation of an entity, with candidate answers and
+    several documents to read.
 
     The files are::
 

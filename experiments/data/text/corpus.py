@@ -82,7 +82,8 @@ def is_held_out(document: Document) -> bool:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Cut prose after each full stop, question or exclamation mark that ends a sentence."""
+    """Return the sentences of a text. A sentence ends with a full stop, a question mark or an
+    exclamation mark."""
     sentences, start = [], 0
     for end in _SENTENCE_END.finditer(text):
         before = text[max(start, end.start() - MAX_ABBREVIATION):end.start() + 1]
@@ -197,8 +198,8 @@ def installed_docstrings() -> Iterator[tuple[str, Document]]:
 
 
 def _installed_texts() -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield the package of every module and every licence, with the docstrings of the module or the
-    text of the licence."""
+    """Yield the package of every installed module with the module's docstrings, and of every
+    licence with its text."""
     paths = sysconfig.get_paths()
     roots = dict.fromkeys(Path(paths[name]) for name in ('stdlib', 'purelib', 'platlib'))
     files = [(root, file) for root in roots for file in sorted(root.rglob('*'))
@@ -234,7 +235,7 @@ def docstrings(path: Path) -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the module, classes and functions of a syntax tree, in the order of the file."""
+    """Yield a module and the classes and functions in its syntax tree, in the order of the file."""
     yield node
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -249,8 +250,12 @@ def _whole_text(path: Path) -> Iterator[str]:
 
 
 def distinct(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-    """Yield documents without the sentences of earlier documents. Documents that are then too short
-    are dropped."""
+    """Yield documents without the sentences that earlier documents contain. Documents that are then
+    too short are left out.
+
+    Args:
+        documents: Pairs of the package and the sentences of a document.
+    """
     seen: set[bytes] = set()
     for package, document in documents:
         fresh = []

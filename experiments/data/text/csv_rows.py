@@ -34,7 +34,8 @@ def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, 
 
     Args:
         path (Path): The file, see :func:`graphattn.utils.reading.read_lines`.
-        separator (str): The usual separator of such files.
+        separator (str): The separator to use if several separators give the header the same number
+            of columns.
 
     Raises:
         OSError: The file cannot be read.

@@ -37,7 +37,7 @@ class Document(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The text of the document, as a tuple of one text."""
+        """The text, as a tuple of one text, so that documents and pairs are read alike."""
         return (self.text,)
 
 
@@ -50,7 +50,7 @@ class Pair(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The two texts of the pair, as a tuple."""
+        """The two texts, as a tuple, so that documents and pairs are read alike."""
         return (self.first, self.second)
 
 
@@ -290,8 +290,8 @@ def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE)
 
 def divide(documents: Iterable[Document], seed: int,
            shares: tuple[float, ...] = EIGHT_ONE_ONE) -> dict[str, list[Document]]:
-    """Return a dict of the documents of each part, divided as by :func:`part_of`. Documents keep
-    their order."""
+    """Divide documents into parts as :func:`part_of` does, and return the documents of each part by
+    its name. Documents keep their order."""
     parts: dict[str, list[Document]] = {part: [] for part in PARTS[:len(shares)]}
     for document in documents:
         parts[part_of(document.text, seed, shares)].append(document)
@@ -398,7 +398,13 @@ def _truth(article: _Article, path: str) -> int:
 
 
 def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
-    """Read the ids of each part from a file, and warn about ids that are in two parts."""
+    """Read a file that assigns ids to parts, and return the ids of each part. Warn about ids that
+    are in two parts.
+
+    Args:
+        path: A JSON file, as in :class:`Hyperpartisan`.
+        known: The ids of all articles.
+    """
     with readable(f"'splits' cannot be read: {path}"):
         split = read_json(path)
     if sorted(split) != sorted(PARTS) or not all(isinstance(ids, list) for ids in split.values()):
@@ -426,8 +432,8 @@ def _article_id(number: object, path: Path) -> int:
 
 
 def _folders(path: Path) -> tuple[str, ...]:
-    """Return the names of the folders inside a folder. Files inside raise an error unless they are
-    hidden."""
+    """Return the names of the folders in a folder. Raise an error if it also contains files that
+    are not hidden."""
     entries = sorted(path.iterdir()) if path.is_dir() else []
     entries = [entry for entry in entries if not entry.name.startswith('.')]
     if not entries:
@@ -440,7 +446,8 @@ def _folders(path: Path) -> tuple[str, ...]:
 
 
 def document_paths(folder: Path, *suffixes: str) -> list[Path]:
-    """Return the documents in a folder, and print which files are left out, if any.
+    """Return the paths of the documents in a folder, which have one of the ``suffixes``. Print
+    which files are left out, if any.
 
     Raises:
         ValueError: There are no documents.

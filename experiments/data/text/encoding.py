@@ -41,7 +41,7 @@ _tokenizer: Tokenizer  # global of an encoding process
 
 
 class EncodedCorpus:
-    """One part of a corpus, read from disk on demand.
+    """The token ids of one part of a corpus, in files that are read on demand.
 
     Args:
         folder (Path): The part's folder, written by :func:`encode_corpus`.
@@ -92,7 +92,8 @@ class EncodedCorpus:
         return len(self.document_ptr) - 1
 
     def unigram_entropy(self, special: tuple[int, ...]) -> float:
-        """Return the entropy of the tokens in nats, the loss of the best model without context."""
+        """Return the entropy of the tokens without the ids in ``special``, in nats. It is the loss
+        of the best model that ignores all context."""
         counts = self.counts.astype(np.float64)
         counts[list(special)] = 0.
         share = counts[counts > 0] / counts.sum()
@@ -163,7 +164,7 @@ def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
 
     The documents are read once. One process per processor encodes shards of them. Finished shards
     are kept next to ``folder`` until all are finished, and are reused after a restart. If another
-    process is encoding the same corpus, this one waits for its result.
+    process is encoding the same corpus, this process waits for its result.
 
     Args:
         path (Path): A corpus, see :func:`read_documents`.
@@ -226,7 +227,11 @@ def _in_shards(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _begin(tokenizer: str) -> None:
-    """Prepare a new process for encoding documents with ``tokenizer``."""
+    """Store the tokenizer in a new process, which then encodes documents with it.
+
+    Args:
+        tokenizer: The JSON of the tokenizer.
+    """
     global _tokenizer
     from tokenizers import Tokenizer
     os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes already run in parallel
@@ -234,7 +239,7 @@ def _begin(tokenizer: str) -> None:
 
 
 def _encode_shard(file: Path, folder: Path) -> None:
-    """Encode the documents in a file, write their tokens into ``folder``, and remove the file."""
+    """Encode the documents in a file, write their tokens into ``folder``, and delete the file."""
     documents: list[Document] = json.loads(file.read_text())
     file.unlink()
     with new_folder(folder) as temporary:
@@ -259,8 +264,8 @@ def _encode(documents: list[Document], tokenizer: Tokenizer) -> Iterator[list[li
 
 
 def _nonempty(shards: list[Path], part: str) -> list[EncodedCorpus]:
-    """Return one part of the corpus of each shard, without empty parts. Raise an error that names
-    the shard if its files have changed."""
+    """Return one part of the corpus from each shard. Shards without documents in this part are left
+    out."""
     folders = [shard / part for shard in shards]
     return [EncodedCorpus(folder) for folder in folders
             if not (folder / 'tokens.bin').exists() or (folder / 'tokens.bin').stat().st_size

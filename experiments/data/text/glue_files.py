@@ -103,7 +103,8 @@ def _header(lines: Iterator[tuple[int, list[str]]], path: Path) -> list[str]:
 
 
 def _positions(path: Path, columns: list[str], needed: tuple[str, ...]) -> list[int]:
-    """Return the position of each needed column among ``columns``. Each name must occur once."""
+    """Return the index of each needed column among ``columns``. Raise an error unless each name
+    occurs once."""
     for name in needed:
         if name not in columns:
             raise ValueError(f"{path}, line 1: expected the column {name!r} (got "

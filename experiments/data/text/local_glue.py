@@ -1,4 +1,5 @@
-r"""Stand-ins for three GLUE tasks, in GLUE's file formats, made from installed documentation.
+r"""Replacements of three GLUE tasks, in GLUE's file formats, which are made from installed
+documentation.
 
     python -m experiments.data.text.local_glue --out data/local_glue
 
@@ -39,7 +40,8 @@ def build_local_glue(
     num_dev: int = 1000,
     seed: int = 0,
 ) -> None:
-    """Write the files of the three tasks. Either all files are written or none.
+    """Write files that replace three GLUE tasks: CoLA, RTE and SST-2. Either all files are written
+    or none.
 
     Args:
         out (Path): A new or empty folder.
@@ -82,8 +84,8 @@ def build_local_glue(
 
 def exchanged_words(documents: list[tuple[str, Document]], size: int,
                     rng: np.random.Generator) -> Rows:
-    """Return rows for CoLA's stand-in. In every other sentence, two neighbouring words are
-    exchanged or four words are shuffled.
+    """Return ``size`` rows for the replacement of CoLA. In every other sentence, two neighbouring
+    words are exchanged or four words are shuffled.
 
     The first and the last word stay in place, and so do words with capitals or punctuation, because
     these would reveal the change.
@@ -121,10 +123,11 @@ def _disturb(words: list[str], rng: np.random.Generator) -> list[str] | None:
 
 def following_sentences(documents: list[tuple[str, Document]], size: int,
                         rng: np.random.Generator) -> Rows:
-    """Return rows for RTE's stand-in, of two sentences each.
+    """Return ``size`` rows for the replacement of RTE, of two sentences each. The label says
+    whether the second sentence follows the first.
 
-    No sentence occurs twice as the first one of a row, or twice as a second one that follows the
-    first.
+    No two rows have the same first sentence. If the second sentence follows the first, it is in no
+    other such row.
     """
     pairs = [(number, first) for number, (_, document) in enumerate(documents)
              for first in range(0, len(document) - 1, 2)]
@@ -145,8 +148,8 @@ def following_sentences(documents: list[tuple[str, Document]], size: int,
 
 
 def sources(documents: list[tuple[str, Document]], size: int, rng: np.random.Generator) -> Rows:
-    """Return rows for SST-2's stand-in. Half of the sentences are from torch, and half from the
-    standard library."""
+    """Return ``size`` rows for the replacement of SST-2. Half of the sentences are from torch, and
+    half from the standard library."""
     rows: Rows = []
     for label, name in enumerate(('python', 'torch')):
         sentences = [sentence for package, document in documents if package == name

@@ -1,9 +1,10 @@
-r"""Stand-ins for SQuAD and SWAG, in their file formats, made from installed documentation.
+r"""Replacements of SQuAD and SWAG, in their file formats, which are made from installed
+documentation.
 
     python -m experiments.data.text.local_questions --out data/local_questions
 
-The stand-ins are not SQuAD or SWAG, and results on them are not results on those sets. They are
-made from docstrings of the installed Python and its packages.
+They are not SQuAD or SWAG, and results on them are not results on these data sets. They are made
+from docstrings of the installed Python and its packages.
 :func:`experiments.data.text.document_files.part_of` divides the docstrings by their text into
 training, development and testing.
 
@@ -47,7 +48,7 @@ which while will with within without would your'''.split())
 
 def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
                           share_without: float = 0., seed: int = 0) -> None:
-    """Write the files of both stand-ins. Either all files are written or none.
+    """Write the files that replace SQuAD and SWAG. Either all files are written or none.
 
     Args:
         out (Path): A new or empty folder.
@@ -92,9 +93,15 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
 
 
 def gaps(document: Document, share_without: float, rng: np.random.Generator) -> list[dict]:
-    """Return the paragraphs that a docstring contributes to SQuAD's stand-in.
+    """Return the paragraphs that a docstring contributes to the replacement of SQuAD. In each, a
+    word of a sentence is a gap.
 
     Each paragraph has the questions on one sentence: the first of the docstring, or a definition.
+
+    Args:
+        document: The sentences of the docstring.
+        share_without: Probability that no word of the rest of the docstring fills a gap.
+        rng: The random generator.
     """
     asked = [0, *(place for place, sentence in enumerate(document[1:], 1)
                   if _DEFINES.search(sentence))]
@@ -133,7 +140,8 @@ def _place_of(word: str, text: str) -> int | None:
 
 def following_sentences(documents: list[Document],
                         rng: np.random.Generator) -> list[tuple[object, ...]]:
-    """Return rows for SWAG's stand-in, each with a sentence, four endings and a label."""
+    """Return the rows that replace SWAG, each with a sentence, four possible next sentences, and
+    the index of the right one."""
     pairs = [pair for document in documents for pair in zip(document, document[1:])]
     if len(pairs) <= NUM_ENDINGS:
         return []

@@ -17,16 +17,17 @@ NEARBY = 10  # words
 
 
 def longest_match_scores(questions: list[Question]) -> dict[str, float]:
-    """Return the mean exact match and the mean F1 of :func:`longest_match`, from 0 to 1."""
+    """Return the mean exact match and the mean F1 of the answers of :func:`longest_match`, from 0
+    to 1, by name."""
     scores = [agreement(longest_match(question), question.accepted) for question in questions]
     return dict(zip(('exact_match', 'f1'), np.mean(scores, axis=0).tolist()))
 
 
 def longest_match(question: Question) -> str:
-    """Return the word of the context whose neighbours on both sides agree with the neighbours of
-    the gap for the most words.
+    """Return the word of a text that fits best into the gap of a question: as many words as
+    possible around it are the same as around the gap.
 
-    In a tie, it is the word that has the most words of the question nearby.
+    If several words fit equally well, it is the word with the most words of the question nearby.
     """
     before, _, after = (_words(part) for part in question.text.partition(GAP))
     asked = {*before, *after}
@@ -59,8 +60,8 @@ def choice_accuracies(data: QuestionData) -> dict[str, float]:
 
 
 def most_shared(question: ChoiceQuestion) -> int:
-    """Return the index of the choice that has the largest fraction of its words in common with the
-    question."""
+    """Return the index of the choice whose words also occur in the question most often, as a
+    fraction of its words."""
     asked = {*_words(question.text)}
     shares = [np.mean([word in asked for word in words]) if (words := _words(choice)) else 0.
               for choice in question.choices]

@@ -241,7 +241,12 @@ def _trainable(path: str, questions: Iterable[Question]) -> list[Question]:
 
 def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the names of an answer that may occur in a text, and the accepted answers in normal
-    form."""
+    form.
+
+    Args:
+        answer: The JSON object of the answer.
+        where: The place of the object, with which error messages begin.
+    """
     aliases = value_of(answer, 'Aliases', list, where)
     human = _list_in(answer, 'HumanAnswers', where)
     names = [value_of(answer, 'Value', str, where), *aliases, *human]
@@ -269,7 +274,8 @@ def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _list_in(row: dict, name: str, where: str) -> list:
-    """Return the list under a key of a JSON object, or an empty list if the key is missing."""
+    """Return the list under the key ``name`` of a JSON object, or an empty list if the key is
+    missing. Errors begin with ``where``."""
     return value_of(row, name, list, where) if name in row else []
 
 
@@ -291,7 +297,7 @@ def listed(ids: list[str]) -> str:
 
 
 def read_file(path: str, kind: type) -> Any:
-    """Read the JSON object (``dict``) or array (``list``) in a file.
+    """Read a JSON file that contains an object (``kind=dict``) or an array (``kind=list``).
 
     Raises:
         ValueError: The file cannot be read, or contains something else; the message names the file
@@ -302,7 +308,8 @@ def read_file(path: str, kind: type) -> Any:
 
 
 def value_of(row: Any, name: str, kind: type, where: str) -> Any:
-    """Return the value under a key of a JSON object, or raise an error if its type is wrong.
+    """Return the value under the key ``name`` of a JSON object, or raise an error if it is missing
+    or not of the type ``kind``.
 
     Raises:
         ValueError: ``row`` is not an object, or has no value of this type; the message begins with

@@ -87,8 +87,8 @@ class Row(NamedTuple):
     label: str | None
 
     def with_class(self, number: int) -> Document | Pair:
-        """Return the text or the pair of texts of this row as a Document or a Pair, with the index
-        of its class."""
+        """Return the text of this row as a Document, or its two texts as a Pair, with ``number`` as
+        the index of the class."""
         return (Document if len(self.texts) == 1 else Pair)(*self.texts, number)
 
 

@@ -112,17 +112,18 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
 
 
 def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
-    """Return an iterable over ``texts`` that shows a progress bar in a terminal if it takes longer
-    than a second.
+    """Return an iterable over ``texts`` that shows a progress bar called ``name`` in a terminal if
+    it takes longer than a second.
 
-    A caller that passes the iterable to compiled code must keep a reference to it. Otherwise an
-    interrupt is lost when the bar is closed, in the first Python code after that call.
+    A caller that passes the iterable to compiled code must keep a reference to it. Otherwise Python
+    closes the bar right after the compiled code, and an interrupt is lost then.
     """
     return tqdm(texts, desc=name, unit=' texts', delay=1., disable=None)
 
 
 def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the characters that make up nearly all of the texts, the most frequent first."""
+    """Return the characters that make up nearly all of the texts after ``tokenizer`` has normalised
+    them, the most frequent first."""
     count: Counter[str] = Counter()
     for text in texts:
         count.update(tokenizer.normalizer.normalize_str(text))
@@ -169,7 +170,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None:
-    """Raise an error unless a tokenizer has the same ids as the tokenizer of a pre-trained model.
+    """Raise an error unless a tokenizer gives tokens the same ids as the tokenizer of a pre-trained
+    model.
 
     Args:
         tokenizer (tokenizers.Tokenizer): The tokenizer of the data.

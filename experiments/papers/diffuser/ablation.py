@@ -22,7 +22,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train a classifier of documents without each of the parts in turn.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('ablation', scale, SEEDS[scale], **kwargs)

@@ -13,7 +13,8 @@ STRENGTHS = (1., 10., 100.)  # inverse L2 penalties; one of them is chosen on th
 
 
 def bag_of_words(collection: Collection) -> dict[str, dict[str, float]]:
-    """Return accuracy and macro F1 of a logistic regression on TF-IDF features, for dev and test.
+    """Fit a logistic regression on TF-IDF features of documents. Return its accuracy and macro F1
+    on the development and the test part.
 
     Args:
         collection (Collection): The documents, which are used in full length.

@@ -45,7 +45,7 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
     """Train a model with each kind of attention on each data set.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         sets: Data sets of the scale paper, swag and wikihop.
         names: Names of the kinds of attention.
         seeds: Number of trainings of each kind of attention.

@@ -26,7 +26,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train a classifier of documents with each kind of attention.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('diffusion', scale, SEEDS[scale], **kwargs)

@@ -63,7 +63,8 @@ class Attention:
     teleport: float = 0.
 
     def diffused(self, hops: int = HOPS, teleport: float = TELEPORT) -> Attention:
-        """Return this kind of attention with more hops, along the same edges."""
+        """Return the same kind of attention along the same edges, with ``hops`` hops and
+        ``teleport``."""
         return replace(self, hops=hops, teleport=teleport)
 
     def options(self, seed: int) -> list[str]:
@@ -92,7 +93,8 @@ class DocumentRuns:
 
     @property
     def count(self) -> int:
-        """Return the number of keys of a query for each of Diffuser's three kinds of edges."""
+        """Return the scale's number of keys of a query for each kind of Diffuser's edges: local,
+        global and random."""
         return COUNT[self.study.scale]
 
     def diffuser(self, window: int | None = None, num_global: int | None = None,
@@ -162,15 +164,17 @@ class DocumentRuns:
                               *attention.options(seed))
 
     def scored(self, attention: Attention, seeds: range) -> dict[str, float | None]:
-        """Return means and deviations of the test metrics over the classifiers of these seeds."""
+        """Return means and deviations of the test metrics over the classifiers of some seeds, as
+        columns of a table. Missing classifiers are trained."""
         return over_seeds((self.trained(attention, seed) for seed in seeds), METRICS)
 
     def compared(self, column: str, kinds: dict[str, Attention], seeds: range, title: str,
                  paper: tuple[str, dict[str, float]]) -> None:
-        """Write the table and the figure of a study, with a row for each kind of attention.
+        """Train classifiers with several kinds of attention, and write a table and a figure with a
+        row for each kind.
 
         Args:
-            column (str): Name of the column with the names.
+            column (str): Name of the column with the names of the kinds.
             kinds (dict): The kinds of attention by name.
             seeds (range): Seeds of the trainings.
             title (str): The claim of the paper.
@@ -199,7 +203,7 @@ class DocumentRuns:
 
     @cached_property
     def _runs(self) -> Runs:
-        """Return the Runs by which this study trains classifiers.
+        """Return the Runs that train the classifiers of this study.
 
         The path of the documents is passed as an option, unless their config has it.
         """
@@ -223,11 +227,11 @@ def document_study(
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
 ) -> tuple[DocumentRuns, range]:
-    """Return the runs and the seeds of a study of long documents.
+    """Return the trainings of a study of long documents, and its seeds.
 
     Args:
         name: Name of the study.
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         num_seeds: Default number of seeds.
         documents: A config of experiments.train with documents. If omitted, the documents are the
             documentation of installed packages, or Amazon reviews at the scale paper.
@@ -239,7 +243,8 @@ def document_study(
 
 def _edges(window: int, num_global: int, num_random: int, uniform: bool,
            cls_global: bool) -> Pattern:
-    """Return the pattern ``get('diffuser')`` without the kinds of edges whose number is 0."""
+    """Return Diffuser's pattern without the kinds of edges whose number is 0. Arguments are those
+    of :meth:`DocumentRuns.diffuser`."""
     parts: list[Pattern] = []
     if window:
         parts.append(OverlappingBlocks(window))

@@ -23,7 +23,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train a classifier for each number of edges of each kind.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('edge_types', scale, SEEDS[scale], **kwargs)

@@ -28,7 +28,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train a classifier for each number of hops and each teleport.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('hops', scale, SEEDS[scale], **kwargs)

@@ -48,7 +48,7 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
     """Train a model with each kind of attention on each data set.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         sets: Data sets: digits and pictures, or cifar10 and imagenet64 at the scale paper.
         names: Names of the kinds of attention.
         seeds: Number of trainings of each kind of attention.
@@ -81,8 +81,8 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def counted(data: SequenceData) -> list[dict]:
-    """Return rows of the table for two baselines, n-grams and PNG: the bits per byte of each on the
-    test part.
+    """Return the rows of two baselines, n-grams and PNG, with the bits per byte of each on the test
+    part.
 
     The n-grams are counted in the training part.
     """

@@ -62,7 +62,7 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
     """Pre-train a model with each kind of attention.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         names: Names of the kinds of attention.
         corpus: The corpus, see :class:`experiments.tasks.MaskedLanguage`; if omitted, the
             documentation of the installed Python.
@@ -111,8 +111,8 @@ def local_corpus(study: Study) -> Path:
 
 
 def neighbours(run: Path) -> dict:
-    """Return a row of the baseline that predicts each token of a run's data from its two
-    neighbours."""
+    """Return the row of a baseline that predicts each token from the two tokens beside it, on the
+    data of a run."""
     data = data_of(run)
     data.setup()
     train, test = (token_documents(data.examples[part].corpus) for part in ('train', 'test'))
@@ -123,14 +123,15 @@ def neighbours(run: Path) -> dict:
 
 
 def token_documents(corpus: EncodedCorpus) -> list[np.ndarray]:
-    """Return the tokens of the first documents, up to ``MAX_TOKENS`` tokens in total."""
+    """Return the tokens of the first documents of a corpus, one array for each, up to
+    ``MAX_TOKENS`` tokens in total."""
     ends = corpus.sentence_ptr[corpus.document_ptr]
     return np.split(corpus.tokens[:MAX_TOKENS], ends[(0 < ends) & (ends < MAX_TOKENS)])
 
 
 def byte_models(corpus: Path) -> list[dict]:
-    """Return rows of n-grams of bytes, which are counted in the training part and evaluated on the
-    development part."""
+    """Return the rows of n-grams of bytes. The n-grams are counted in the training part of a
+    corpus, and evaluated on its development part."""
     parts: dict[bool, list[np.ndarray]] = {True: [], False: []}
     left = {True: MAX_BYTES, False: MAX_BYTES}
     num_characters = 0

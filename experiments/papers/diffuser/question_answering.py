@@ -50,7 +50,7 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
     """Train a model with each kind of attention on each data set.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         sets: Data sets of the scale paper: squad1, squad2 and triviaqa.
         names: Names of the kinds of attention.
         seeds: Number of trainings of each kind of attention.
@@ -78,7 +78,8 @@ def main(scale: ScaleName = 'small', sets: list[str] | None = None,
 
 
 def printed(name: str) -> dict[str, float | None]:
-    """Return the results that papers report for a kind of attention, by column of the table."""
+    """Return the exact match and F1 that papers report for a kind of attention, as columns of the
+    table. Missing results are ``None``."""
     return {f'{kind}, {column}': figures[name][place] if name in figures else None
             for kind, figures in PAPER.items()
             for place, column in enumerate(('paper EM', 'paper F1'))}

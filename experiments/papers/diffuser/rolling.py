@@ -27,7 +27,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train classifiers if they are missing, and test them on rolled documents.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('rolling', scale, SEEDS[scale], **kwargs)
@@ -52,7 +52,8 @@ def _kinds(runs: DocumentRuns) -> dict:
 
 
 def _accuracy(run: Path, shifts: tuple[int, ...]) -> dict[tuple[str, int], float]:
-    """Return the test accuracy of a run, by what is rolled and by the shift in tokens."""
+    """Return the test accuracy of a classifier on rolled documents, by the name of the part that is
+    rolled and the shift in tokens."""
     training, data, trainer = restored(run)
     trainer.test(training, data, verbose=False)  # also reads the documents
     documents = data.sets['test']

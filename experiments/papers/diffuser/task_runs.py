@@ -33,7 +33,14 @@ class TaskRuns(Runs):
     begin: TaskRuns | None = None
 
     def trained(self, attention: Attention, seed: int, *options: str, suffix: str = '') -> Path:
-        """Train a model with one kind of attention in all layers, see :meth:`fit`."""
+        """Train a model with one kind of attention in all layers, and return the folder of its run.
+
+        Args:
+            attention: The kind of attention.
+            seed: Seed of the training.
+            *options: Further command-line options.
+            suffix: Suffix of the name of the run.
+        """
         if self.begin is not None:
             first = self.begin.trained(Attention('full', Full()), seed)
             options += ('--model.init_args.pretrained', str(first / 'checkpoints' / LAST))
@@ -42,16 +49,18 @@ class TaskRuns(Runs):
 
     def scored(self, attention: Attention, seeds: range, metrics: dict[str, tuple[str, float]],
                *options: str, suffix: str = '') -> dict[str, float | None]:
-        """Return a dict of means and deviations of the test metrics over the models of these seeds,
-        see :func:`over_seeds`."""
+        """Return means and deviations of test metrics over the models of some seeds, as columns of
+        a table, see :func:`over_seeds`."""
         return over_seeds((self.trained(attention, seed, *options, suffix=suffix)
                            for seed in seeds), metrics)
 
 
 def attentions(count: int) -> dict[str, Attention]:
-    """Return kinds of attention by name, with ``count`` keys of each of Diffuser's kinds.
+    """Return kinds of attention by name. In Diffuser's pattern, a query has ``count`` local keys,
+    ``count`` global keys and ``count`` random keys.
 
-    The widths of BigBird's blocks and of half of Longformer's window correspond to ``count``.
+    BigBird's blocks have ``count / 2`` tokens, and Longformer's window has ``count`` tokens to each
+    side.
     """
     diffuser = Attention('diffuser', get('diffuser', window=count, num_global=count,
                                          num_random=count, cls_global=True))
@@ -64,9 +73,10 @@ def attentions(count: int) -> dict[str, Attention]:
 
 def question_tasks(study: Study, kind: str, sets: Sequence[str],
                    files: dict[str, str]) -> list[TaskRuns]:
-    """Return a list with the TaskRuns of each data set of questions.
+    """Return the trainings for each data set of questions.
 
-    At the scale paper, these are released data sets. Below it, they are a stand-in.
+    At the scale paper, the data sets are the released ones. At smaller scales, there is one
+    stand-in.
 
     Args:
         study (Study): The study of the runs.
@@ -92,7 +102,8 @@ def local_questions(study: Study) -> Path:
 
 def counting_rows(learn: list, test: list, orders: Sequence[int],
                   num_symbols: int = 256) -> list[dict]:
-    """Return rows of n-grams of bytes, with the bits per byte given the bytes before.
+    """Return rows with the bits per byte of n-gram models, which predict each byte from the bytes
+    before it.
 
     Args:
         learn, test (list): Sequences of bytes in which n-grams are counted, and sequences that are

@@ -51,15 +51,21 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def train(study: Study, layers: int, hops: int, seed: int) -> Path:
-    """Train one model of the study, and return the folder of its run."""
+    """Train one model of the study on the task TwoHop, and return the folder of its run."""
     model = f'{ENCODER}.num_layers', str(layers), f'{ENCODER}.hops', str(hops)
     return Runs(study, 'two_hop', (CONFIG,), (*SIZES[study.scale], *model)).fit(
         f'{layers}x{hops}', seed)
 
 
 def row(layers: int, hops: int, run_of_seed: dict[int, Path]) -> dict:
-    """Return the row of a model: its test accuracy for each seed, their mean and their standard
-    deviation."""
+    """Return a row of the table for one model: its test accuracy for each seed, their mean and
+    their standard deviation.
+
+    Args:
+        layers: Number of layers.
+        hops: Number of hops.
+        run_of_seed: The run of each seed.
+    """
     accuracy = {f'seed {seed}': read_summary(run)['accuracy'] for seed, run in run_of_seed.items()}
     found = list(accuracy.values())
     return {'layers': layers, 'hops': hops, **accuracy, **mean_and_spread('mean', found),

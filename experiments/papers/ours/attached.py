@@ -6,8 +6,8 @@ after, and after adaptation.
 A small ModernBERT of transformers is trained on masked tokens with full attention. Then
 :func:`graphattn.hugging_face.attach` replaces its attention by attention along a window, along
 BigBird's graph, or along graphs of an untrained block model. The study reports the loss on masked
-tokens of development text before this, right after, and after a few more training steps. A model
-that trains these steps with full attention is reported for comparison.
+tokens of development text three times: before the replacement, right after it, and after a few more
+training steps. A model that trains these steps with full attention is reported for comparison.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveI
 
 
 def pretrained(runs: TextRuns, seed: int) -> Path:
-    """Train the model with full attention, and return the folder of the run."""
+    """Train a ModernBERT with full attention, and return the folder of the run."""
     steps = ['--trainer.max_steps', '4'] if runs.study.scale == 'smoke' else []
     return _trained(runs, f'attached-bert-{seed}', seed, *steps)
 
 
 def adapted(runs: TextRuns, attention: str, seed: int) -> Path:
-    """Continue the run of :func:`pretrained` along a graph, and return the folder of the new
-    run."""
+    """Attach the model of :func:`pretrained` to a graph, train it a little more, and return the
+    folder of the new run. ``attention`` is the name of a row of the table."""
     steps = str(ADAPTATION[runs.study.scale])
     checkpoint = pretrained(runs, seed) / 'checkpoints' / 'last.ckpt'
     along = [f'{MODEL}.along={_along(runs, attention)}'] * (attention != FULL)
@@ -93,12 +93,13 @@ def _trained(runs: TextRuns, name: str, seed: int, *options: str) -> Path:
 
 
 def source_of(runs: TextRuns, attention: str) -> GraphSource | str:
-    """Return the source or the pattern that a model of the study's size is attached to."""
+    """Return the pattern or the graph source of a kind of attention, by its name in the table."""
     return PATTERNS.get(attention) or BlockModelSource(**_block_model(runs))
 
 
 def _along(runs: TextRuns, attention: str) -> str:
-    """Return the source or the pattern as an option of the command line."""
+    """Return the pattern or the graph source of a kind of attention, as the value of a command-line
+    option."""
     return PATTERNS.get(attention) or json.dumps(
         {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': _block_model(runs)})
 
@@ -116,7 +117,8 @@ def _sizes(runs: TextRuns) -> dict[str, int]:
 
 
 def row(runs: TextRuns, attention: str, seeds: range) -> dict:
-    """Return the losses of one kind of attention, with means and deviations over the seeds."""
+    """Return a row of the table: the losses along one kind of attention, with means and deviations
+    over the seeds."""
     losses: dict[str, list[float]] = {BEFORE: [], AFTER: [], ADAPTED: []}
     for seed in seeds:
         run = pretrained(runs, seed)
@@ -131,7 +133,13 @@ def row(runs: TextRuns, attention: str, seeds: range) -> dict:
 
 
 def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
-    """Return the loss of a pre-trained model right after it is attached to a graph."""
+    """Attach the model of a pre-training to a graph, and return its loss without further training.
+
+    Args:
+        runs: The runs of the study.
+        run: The folder of the pre-training.
+        attention: The kind of attention, by its name in the table.
+    """
     training, data, trainer = restored(run)
     if attention != FULL:
         attach(training.model.bert, source_of(runs, attention))
@@ -140,9 +148,10 @@ def loss_right_after(runs: TextRuns, run: Path, attention: str) -> float:
 
 
 def density(runs: TextRuns, run: Path, attention: str) -> float:
-    """Return the density of the graphs that a kind of attention uses.
+    """Return the density of the graphs of a kind of attention, in per cent.
 
-    It is the density for the longest sequences, or of the graphs that the trained source sampled.
+    The density of a pattern is for the longest sequences. The density of a block model is for the
+    graphs that it sampled after training.
     """
     if attention == FULL:
         return 100.
@@ -153,7 +162,8 @@ def density(runs: TextRuns, run: Path, attention: str) -> float:
 
 
 def draw(rows: list[dict], about: str) -> Figure:
-    """Draw the three losses of each kind of attention, with deviations."""
+    """Draw the three losses of each kind of attention: before, right after and after adaptation,
+    with deviations."""
     losses = [{'attention': f'{row["attention"]}, {row["density, %"]:.0f} % of the pairs',
                'when': when, LOSS: row[f'{when}, loss'],
                spread_of(LOSS): row[f'{when}, spread']}

@@ -80,7 +80,8 @@ class AttachedBert(nn.Module):
 
     @property
     def encoder(self) -> Embeddings:
-        """Return the embeddings of the model, by the names in :class:`Embeddings`."""
+        """Return an object with the sizes of the model's embeddings, which data modules read from
+        an encoder."""
         return Embeddings(self.bert.get_input_embeddings(), self.positions)
 
     def forward(

@@ -28,7 +28,7 @@ MASK = 4  # the id of [MASK]
 
 
 class Sizes(NamedTuple):
-    """Sizes of the models and of their training."""
+    """The sizes of the vocabulary, the sequences and the models, and of their training."""
 
     vocab: int
     length: int
@@ -48,15 +48,20 @@ SIZES = {'smoke': Sizes(120, 32, 16, 2, {'gpt2': 2, 'modernbert': 1},
 
 
 def dense_model(study: Study, kind: Kind) -> Path:
-    """Return the folder of a model and its sequences ``ids.npy``, which is made once.
+    """Train a model once, and return its folder, which also contains the sequences ``ids.npy``.
 
     The first 64 sequences are of documents that the model was not trained on.
+
+    Args:
+        study: The study, whose scale determines the sizes.
+        kind: ``'gpt2'`` or ``'modernbert'``.
     """
     return study.made(f'dense-{kind}', partial(_build, study, kind))
 
 
 def mask_of(kind: Kind) -> int | None:
-    """Return the id of the mask, or ``None`` for a causal model."""
+    """Return the id of the mask token of a kind of model, or ``None`` for a model of next
+    tokens."""
     return MASK if kind == 'modernbert' else None
 
 
@@ -73,7 +78,8 @@ def _build(study: Study, kind: Kind, folder: Path) -> None:
 
 
 def _sequences(study: Study, sizes: Sizes) -> np.ndarray:
-    """Return the text of all documents in sequences of one length, held-out documents first."""
+    """Return the tokens of all documents in sequences of equal length, int64
+    ``[sequences, length]``. Documents that are held out come first."""
     documents = [*read_documents(local_corpus(study))]
     random.Random(0).shuffle(documents)
     documents.sort(key=is_held_out, reverse=True)

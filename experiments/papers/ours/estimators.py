@@ -51,7 +51,7 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
     """Train with every estimator and distribution, and count the runs that keep their edges.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         seeds: Number of trainings of each kind.
         out: The folder of all studies.
     """
@@ -86,7 +86,8 @@ def _row(distribution: str | None, estimator: str, runs: list[Path]) -> dict:
 
 
 def draw(runs: dict[tuple[str, str], list[Path]]) -> Figure:
-    """Draw density and loss by step, with a line for each seed."""
+    """Draw the density and the loss of each run by step. Runs are given by distribution and
+    estimator."""
     figure = Figure(figsize=(11, 6.5), layout='constrained')
     panels = figure.subplots(len(DISTRIBUTIONS), 2, sharex=True)
     for (density, loss), distribution in zip(panels, DISTRIBUTIONS):

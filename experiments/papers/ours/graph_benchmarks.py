@@ -58,7 +58,7 @@ def main(scale: ScaleName = 'small', datasets: list[str] | None = None,
     """Train each model on each data set.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         datasets: PATTERN, CLUSTER or both.
         models: Some of: messages alone, full (GPS), Performer, Exphormer, expander and edges, block
             model, block model and edges, hop mask.

@@ -46,7 +46,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train each kind of attention with and without pre-training, and compare the accuracies.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`long_range_study`.
     """
     runs, tasks, seeds = long_range_study('local_or_pretrained', scale, SEEDS[scale],
@@ -60,7 +60,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
-    """Return the results of both trainings of a kind of attention, and its loss on next tokens."""
+    """Return a row of the table: the accuracies of a kind of attention, from scratch and
+    pre-trained, and its loss on next tokens."""
     found = {how: runs.scored(task, attention, seeds, pretrained=how == PRETRAINED)
              for how in (SCRATCH, PRETRAINED)}
     columns = {'task': task, 'attention': attention}
@@ -75,7 +76,8 @@ def row(runs: LongRangeRuns, task: str, attention: str, seeds: range) -> dict:
 
 
 def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
-    """Draw a panel for each task, with two bars per kind of attention. Baselines are lines."""
+    """Draw accuracies with a panel for each task. Each kind of attention has two bars, from scratch
+    and pre-trained. Baselines are lines."""
     trainings = [{**row, 'training': how, 'accuracy, %': row[f'{how}, %'],
                   'accuracy, spread': row[f'{how}, spread']}
                  for row in rows for how in (SCRATCH, PRETRAINED)]

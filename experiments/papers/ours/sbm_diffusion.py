@@ -23,7 +23,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train classifiers whose heads sample their edges, with one hop and with several hops.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`document_study`.
     """
     runs, seeds = document_study('sbm_diffusion', scale, SEEDS[scale], **kwargs)

@@ -1,19 +1,26 @@
-r"""A trained dense model, given one graph for each head: losses beside other graphs of equal edges.
+r"""Losses of a trained dense model after each of its heads was given a graph, compared with other
+graphs of the same density.
 
     python -m experiments.papers.ours.surgery --scale small
     python -m experiments.papers.ours.surgery --scale small --trained gpt2
     python -m experiments.papers.ours.surgery --scale small --model FOLDER --data ids.npy
 
-The model is a GPT-2 of 8 layers and 8 heads, trained on microbial communities, which the package
-``microformer-mgm`` brings (MIT; pip install --no-deps microformer-mgm). Its data is drawn from the
-model itself, sequences of at least 128 tokens. With ``--trained``, the model is a small GPT-2 or
-ModernBERT, which is first trained on the documentation of the installed Python. At each density,
-graphs are fitted to the heads (:func:`graphattn.hugging_face.fit`), among patterns alone or also
-among clusters by content; some heads of the first fit attend along clusters if these cost less loss
-(:mod:`experiments.surgery.clusters`); or all heads attend along a window, BigBird's edges or random
-ones. All are then trained for the same steps.
+The model is a GPT-2 of 8 layers and 8 heads, trained on microbial communities, from the package
+``microformer-mgm`` (MIT licence; pip install --no-deps microformer-mgm). The data are sequences of
+at least 128 tokens, which are drawn from the model itself. With ``--trained``, the model is a small
+GPT-2 or ModernBERT, which is first trained on the documentation of the installed Python.
 
-``small`` has 3 seeds at a density of 5 %, and one at others. ``smoke`` has an untrained model.
+At each density, the study compares these kinds of edges, and then trains all models for the same
+number of steps:
+
+- graphs that are fitted to the heads (:func:`graphattn.hugging_face.fit`), among patterns alone, or
+  among patterns and clusters by content;
+- the fit among patterns, but with clusters in the heads that then cost less loss
+  (:mod:`experiments.surgery.clusters`);
+- a window, BigBird's edges or random keys in all heads.
+
+The scale ``small`` has 3 seeds at a density of 5 %, and one seed at other densities. The scale
+``smoke`` has an untrained model.
 """
 
 from __future__ import annotations
@@ -65,7 +72,7 @@ FAMILIES = {
 
 
 class Scale(NamedTuple):
-    """Sizes of the study."""
+    """The sizes of the study at one scale."""
 
     densities: tuple[float, ...]
     seeds: int  # at 5 %
@@ -86,16 +93,19 @@ def main(scale: ScaleName = 'small', trained: Kind | None = None, model: Path | 
          data: Path | None = None, mask_token: NonNegativeInt | None = None,
          densities: list[float] | None = None, seeds: PositiveInt | None = None,
          steps: NonNegativeInt | None = None, out: Path = Path('runs/studies')) -> None:
-    """Fit graphs to heads, and compare them with others after the same training.
+    """Fit graphs to the heads of a dense model, and compare them with other graphs after the same
+    training.
 
     Args:
-        scale: Scale of the study.
-        trained: The kind of a model to train first, in place of 'model', 'data' and 'mask_token'.
-        model: The folder of a language model; that of the package mgm if omitted.
-        data: Sequences of ids, an .npy file with -1 for padding; drawn from the model if omitted.
+        scale: Scale of the study: smoke, small or paper.
+        trained: A kind of model, gpt2 or modernbert, which is trained first and used instead of
+            'model', 'data' and 'mask_token'.
+        model: The folder of a language model; if omitted, the model of the package microformer-mgm.
+        data: An .npy file of token ids with -1 for padding; if omitted, sequences are drawn from
+            the model.
         mask_token: Id of the mask, for a model of masked tokens.
-        densities: Shares of the pairs.
-        seeds: Number of trainings at each density; by default more at 5 % than at others.
+        densities: Maximum fractions of the pairs that are edges.
+        seeds: Number of trainings at each density; by default more at 5 % than at other densities.
         steps: Number of training steps.
         out: The folder of all studies.
     """
@@ -141,7 +151,7 @@ def main(scale: ScaleName = 'small', trained: Kind | None = None, model: Path | 
 
 
 class Setting(NamedTuple):
-    """A dense model and its data."""
+    """A dense model, its data, and the study that stores the results."""
 
     study: Study
     dense: nn.Module
@@ -174,7 +184,16 @@ class Setting(NamedTuple):
 
     def trained(self, name: str, density: float, seed: int, measured: Profile,
                 costs: np.ndarray) -> dict[str, float]:
-        """Return the losses of the model along a kind of edges, before and after training."""
+        """Return the density and the losses of the model along one kind of edges, before and after
+        training.
+
+        Args:
+            name: The kind of edges, as in the table.
+            density: Maximum density of the graphs.
+            seed: Seed of the training.
+            measured: The profile of the model.
+            costs: The cost of each head, ``[num_heads]``.
+        """
         def run() -> dict[str, float]:
             along, true = self.along(name, density, measured, costs)
             sparse = attach(copy.deepcopy(self.dense), along)
@@ -185,7 +204,9 @@ class Setting(NamedTuple):
 
     def along(self, name: str, density: float, measured: Profile,
               costs: np.ndarray) -> tuple[object, float]:
-        """Return what the model attends along, and the density."""
+        """Return the graphs of one kind of edges, as an argument of
+        :func:`graphattn.hugging_face.attach`, and their density. Arguments are as in
+        :meth:`trained`."""
         if name in FAMILIES:
             return self.of_family(name, density)
         among = measured if name == FIT_ALL else of_positions(measured)
@@ -194,27 +215,38 @@ class Setting(NamedTuple):
             others = self.train[self.sizes.profiled:2 * self.sizes.profiled]
             chosen = with_clusters(self.dense, chosen, measured, partial(
                 mean_loss, tokens=others, loss=self._own_loss, batch_size=8))
-        return chosen.along(), float(chosen.density.mean())
+        edges = (chosen.density * measured.keys).mean()
+        return chosen.along(), float(edges * sum(self.lengths) / self.num_pairs)
 
     def of_family(self, name: str, density: float) -> tuple[str, float] | None:
-        """Return the densest pattern of a family within the density, on the profiled lengths;
-        ``None`` if the smallest is denser."""
-        lengths = (self.train[:self.sizes.profiled] != PADDING).sum(1).tolist()
-        allowed = _allowed(self.mask_token is None)
-        pairs, best = _num_edges(allowed, lengths), None
+        """Return the densest pattern of a family that does not exceed a density, and its density,
+        at the lengths of the profiled sequences. Return ``None`` if all patterns are denser."""
+        allowed, best = _allowed(self.mask_token is None), None
         for pattern in FAMILIES[name]:
-            true = _num_edges(parse(pattern) & allowed, lengths) / pairs
+            true = _num_edges(parse(pattern) & allowed, self.lengths) / self.num_pairs
             if true > density:
                 break
             best = pattern, true
         return best
 
     @property
+    def lengths(self) -> list[int]:
+        """Number of tokens of each profiled sequence."""
+        return (self.train[:self.sizes.profiled] != PADDING).sum(1).tolist()
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of pairs of the profiled sequences along which full attention may attend. A layer
+        of the model with a window of its own attends to fewer."""
+        return _num_edges(_allowed(self.mask_token is None), self.lengths)
+
+    @property
     def _own_loss(self) -> Loss:
         return loss_of(self.dense, self.mask_token)
 
     def _once(self, name: str, compute: Callable[[], object]) -> object:
-        """Return a result that is kept in the study's folder."""
+        """Return the result of ``compute()``, which is stored as JSON in the study's folder and
+        computed only once."""
         path = self.study.folder / 'runs' / f'{name}.json'
         if not path.is_file():
             print(f'surgery: {name}')
@@ -224,12 +256,14 @@ class Setting(NamedTuple):
 
 
 def of_positions(measured: Profile) -> Profile:
-    """Return a profile without the clusters among its candidates."""
+    """Return the profile without clusters by content among its candidates, so that only patterns
+    are left."""
     return measured.among([name for name in measured.patterns if 'clusters' not in name])
 
 
 def _allowed(is_causal: bool) -> Pattern:
-    """Return the pairs that a model may attend to."""
+    """Return a pattern of all pairs along which a model may attend: earlier keys for a causal
+    model, and otherwise all keys."""
     return Causal() if is_causal else Full()
 
 
@@ -239,10 +273,16 @@ def _num_edges(pattern: Pattern, lengths: list[int]) -> int:
 
 
 def correlations(measured: Profile, costs: np.ndarray, length: int) -> dict[str, float]:
-    """Return Spearman's correlations of measures of heads with the loss that each costs.
+    """Return Spearman's correlations of measures of heads with the costs of heads, by the name of
+    the measure.
 
-    Measures of the certificate are those of the graph that holds nearly all of a head's weight: the
-    smallest of the profile's patterns with 90 %.
+    Some measures are of a graph. The graph of a head is the smallest candidate of the profile that
+    holds at least 90 % of the weight that any candidate holds.
+
+    Args:
+        measured: The profile of the model.
+        costs: Rise of the loss for each head, ``[num_heads]``.
+        length: Number of tokens of the graphs that are measured.
     """
     measured = of_positions(measured)
     enough = measured.pattern_share >= .9 * measured.pattern_share.max(1, keepdims=True)

@@ -42,7 +42,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train block models if they are missing, and draw the pixels that their heads attend to.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`density_study`.
     """
     of_tasks, seeds = density_study('attention_received', scale, **kwargs)
@@ -70,8 +70,14 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def extremes(found: OfInputs, label: Tensor, number: int) -> Tensor:
-    """Return the indices of the correctly classified sequences with the lowest densities, followed
-    by those with the highest densities."""
+    """Return the indices of ``number`` images with the lowest densities, followed by ``number``
+    with the highest, among the correctly classified images.
+
+    Args:
+        found: Densities and predictions for the images.
+        label: Classes of the images, int64 ``[num_images]``.
+        number: Number of images at each end.
+    """
     right = (found.predicted == label).nonzero()[:, 0]
     order = right[found.density.mean(dim=(0, 1))[right].argsort()]
     return torch.cat([order[:number], order[number:][-number:]])
@@ -108,7 +114,8 @@ def correlation(first: Tensor, second: Tensor) -> float | None:
 
 
 def titles(label: Tensor) -> list[str]:
-    """Return a title with the class for each image that :func:`extremes` selects."""
+    """Return a title for each image that :func:`extremes` selects, with its class and 'lowest' or
+    'highest'."""
     kinds = ['lowest'] * DRAWN + ['highest'] * DRAWN
     return [f'{kind}\nclass {value}' for kind, value in zip(kinds, label.tolist())]
 

@@ -69,8 +69,8 @@ PATTERNS = [name for name in patterns_at(2048, RADIUS) if name != FULL]
 
 
 class Case(NamedTuple):
-    """A kind of attention on a sequence of n tokens. Block models also have the density of the
-    graph."""
+    """A kind of attention whose costs are measured: its name, the number n of tokens, and for block
+    models the density of the graph."""
 
     name: str
     n: int
@@ -81,7 +81,7 @@ class Case(NamedTuple):
         return torch.randn(self.n, CHANNELS), torch.tensor([0, self.n])
 
     def pattern(self) -> tuple[Pattern, int]:
-        """Return the pattern of the edges and the number of hops."""
+        """Return the pattern along which this case attends, and the number of hops."""
         return patterns_at(self.n, RADIUS)[self.name]
 
     def layer(self) -> nn.Module:
@@ -104,8 +104,8 @@ class Case(NamedTuple):
         return GraphAttention(CHANNELS, HEADS, source)
 
     def attend(self) -> tuple[nn.Module, Callable[[], Tensor]]:
-        """Return a layer, and a function that applies it. For ``EDGES``, the function attends along
-        a fixed graph."""
+        """Return the layer of this case, and a function without arguments that applies it to random
+        tokens. For ``EDGES``, the function attends along a fixed graph."""
         layer, (x, ptr) = self.layer(), self.tokens()
         if self.name == EDGES:
             graph = cache(self.graph)
@@ -119,7 +119,9 @@ class Case(NamedTuple):
             return self.layer().eval()(*self.tokens(), return_graph=True)[1]
 
     def steps(self, trains: bool = False) -> flops.Steps:
-        """Return the operations of one head on one sequence, step by step."""
+        """Return the operations of one head on one sequence, as a dict from the name of a step to
+        its number of operations. With ``trains``, operations that only the gradient needs are
+        included."""
         if self.name in STEPS:
             return STEPS[self.name](self.n, WIDTH, RANKS.get(self.name, 0))
         num_edges = self.graph().num_edges
@@ -130,7 +132,7 @@ class Case(NamedTuple):
         return flops.block_model(self.n, WIDTH, CLUSTERS, self._drawn(), num_edges / HEADS, trains)
 
     def _drawn(self) -> flops.Steps:
-        """Return the operations by which one head samples its graph, step by step."""
+        """Return the operations by which one head samples its graph, as in :meth:`steps`."""
         if self.name == POISSON:
             return flops.algorithm_1(self.n, CLUSTERS)
         layer, (x, ptr) = self.layer().eval(), self.tokens()
@@ -143,7 +145,7 @@ class Case(NamedTuple):
 def peaks(case: Case) -> tuple[int, int]:
     """Return the peak memory of inference and of a training step, in bytes.
 
-    The graph is included. A warm-up compiles before both.
+    The memory of the graph is included. All loops are compiled before the measurement.
     """
     free_at_once()
     for step in (infer, train):

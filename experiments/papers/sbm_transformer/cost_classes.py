@@ -19,7 +19,8 @@ from experiments.papers.sbm_transformer.cost_cases import (
 
 
 class Classes(NamedTuple):
-    """The growth of time and memory with n, d, k and m, as formulas and as functions."""
+    """The growth of time and memory in the paper's Table 6, as formulas and as functions of n
+    tokens, d channels, k clusters (or landmarks, features, rounds) and m edges."""
 
     time: str
     of_time: Callable[[int, int, int, float], float]
@@ -57,7 +58,15 @@ EDGES_SHARE = 0.1  # fraction of all pairs that are edges, for m in Table 6
 
 
 def operations(name: str, n: int, d: int, k: int) -> float:
-    """Return the operations of one head. Graphs have a fixed fraction of all pairs."""
+    """Return the number of operations of one head with a kind of attention. In graphs, a fixed
+    fraction of all pairs are edges.
+
+    Args:
+        name: The kind of attention.
+        n: Number of tokens.
+        d: Size of the head.
+        k: Number of clusters, landmarks, projected keys, features or rounds.
+    """
     if name in STEPS:
         return sum(STEPS[name](n, d, k).values())
     drawn = flops.algorithm_1(n, k) if name == POISSON else {
@@ -66,8 +75,12 @@ def operations(name: str, n: int, d: int, k: int) -> float:
 
 
 def classes_table(measured: dict[int, list[dict]]) -> list[dict]:
-    """Return a table of growth factors when n, d or k doubles: of the operations, and by Table
-    6."""
+    """Return the rows of a table for each kind of attention: by which factors operations and memory
+    grow, as counted or measured, and by Table 6.
+
+    Args:
+        measured: Rows of measurements by number of tokens.
+    """
     n = max(measured)
     return [{'attention': name, 'tokens': n, 'time, Table 6': classes.time,
              **growths(name, n, WIDTH, RANKS.get(name, CLUSTERS)),
@@ -77,7 +90,8 @@ def classes_table(measured: dict[int, list[dict]]) -> list[dict]:
 
 
 def growths(name: str, n: int, d: int, k: int) -> dict[str, float]:
-    """Return by what factor the number of operations grows when n, d or k doubles."""
+    """Return by which factor the number of operations grows when n, d or k doubles, as counted and
+    by Table 6. Arguments are those of :func:`operations`."""
     found = {}
     for symbol, larger in (('n', (2 * n, d, k)), ('d', (n, 2 * d, k)), ('k', (n, d, 2 * k))):
         found[f'FLOPs, 2{symbol}'] = operations(name, *larger) / operations(name, n, d, k)
@@ -88,8 +102,9 @@ def growths(name: str, n: int, d: int, k: int) -> dict[str, float]:
 
 
 def memory_growth(name: str, measured: dict[int, list[dict]]) -> dict[str, float | None]:
-    """Return the growth factor of memory from half of the longest length to all of it; ``None`` if
-    one was not measured."""
+    """Return by which factor the memory of inference grows from half of the longest length to the
+    longest length, as measured and by Table 6. The measured factor is ``None`` if one of the two
+    lengths was not measured."""
     n = max(measured)
     peak = {length: next((row['infer MiB'] for row in measured.get(length, ())
                           if row['attention'] == name

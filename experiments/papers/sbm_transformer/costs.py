@@ -117,8 +117,8 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def measured_once(study: Study, n: int) -> list[dict]:
-    """Return the measurements at a length. If an earlier run measured the same cases, its
-    measurements are returned."""
+    """Measure all kinds of attention at a length, and return a row for each. If an earlier run
+    measured the same cases, its rows are returned."""
     cases = cases_at(study.scale, n)
     asked = {'cases': [list(case) for case in cases], 'rounds': ROUNDS[study.scale],
              'threads': torch.get_num_threads()}
@@ -166,8 +166,8 @@ def measure(cases: list[Case], rounds: int) -> list[dict]:
 
 
 def counted(case: Case) -> float | None:
-    """Return the millions of operations that torch counts in attention, without projections;
-    ``None`` for attention along edges."""
+    """Return how many million operations torch counts in attention without projections, or ``None``
+    for attention along edges."""
     if case.name not in STEPS:
         return None
     layer, attend = case.attend()
@@ -180,7 +180,8 @@ def counted(case: Case) -> float | None:
 
 
 def compare(task: str, measured: list[dict]) -> list[dict]:
-    """Return the rows of the table for one task, with the values that the paper reports."""
+    """Return the rows of the table for one task: the measurements, their ratios to full attention,
+    and the values of the paper."""
     formed, fused = (next(row for row in measured if row['attention'] == name)
                      for name in (FORMED, FUSED))
     of_other_tasks = {*TRAINED.values()} - {TRAINED[task]}
@@ -203,10 +204,14 @@ def compare(task: str, measured: list[dict]) -> list[dict]:
 
 
 def paper(figures: dict, task: str, row: dict) -> float | None:
-    """Return the value that Table 3 of the paper reports for a row, or None.
+    """Return a value of the paper's Table 3, or ``None`` if the paper has none for this row.
 
-    A block model has a value only at the density of the paper's trained model; otherwise it is
-    ``None``.
+    A block model has a value only at the density of the paper's trained model.
+
+    Args:
+        figures: Values of Table 3 by kind of attention and task.
+        task: The task.
+        row: A row of measurements.
     """
     if row['asked density'] not in (None, TRAINED[task]) or row['tokens'] > 2 * LENGTHS[task]:
         return None
@@ -214,7 +219,13 @@ def paper(figures: dict, task: str, row: dict) -> float | None:
 
 
 def time_to_draw(row: dict, measured: list[dict]) -> float | None:
-    """Return the fraction of the inference time that is spent on sampling the graph."""
+    """Return the fraction of the inference time that a block model spends on sampling its graph, or
+    ``None`` for other kinds of attention.
+
+    Args:
+        row: The measurements of the kind of attention.
+        measured: The measurements of all kinds at the same length.
+    """
     if row['attention'] not in (SAMPLED, POISSON):
         return None
     edges = next(other for other in measured if other['attention'] == EDGES
@@ -227,8 +238,8 @@ def of_drawing(share: float | None) -> float | None:
 
 
 def steps_table(scale: ScaleName) -> list[dict]:
-    """Return the rows of operations of a head that samples its graph, at the density of the trained
-    model."""
+    """Return rows with the operations of a block model's head, step by step, at the density of the
+    paper's trained model for each task."""
     rows = []
     for task, n in TASKS[scale]:
         steps = Case(SAMPLED, n, TRAINED[task]).steps(trains=True)
@@ -245,7 +256,7 @@ IN_TABLE_5 = {'memberships': 'nd^2 + nkd', 'mixing': 'k^2 d', 'logits': 'md', 's
 
 
 def crossings(measured: list[dict]) -> list[dict]:
-    """Return a row for each kind of block model and of full attention, with the densities at which
+    """Return a row for each pair of a block model and full attention, with the densities at which
     both cost the same."""
     rows = []
     for name, full in product((EDGES, POISSON, SAMPLED), (FUSED, FORMED)):
@@ -259,8 +270,14 @@ def crossings(measured: list[dict]) -> list[dict]:
 
 
 def crossing(rows: list[dict], column: str, full: float) -> str:
-    """Return the density at which two costs are equal, by linear interpolation between measured
-    densities."""
+    """Return the density at which a block model costs as much as full attention, as text. It is
+    interpolated between measured densities.
+
+    Args:
+        rows: Measurements of the block model, by ascending density.
+        column: The column of the cost.
+        full: The cost of full attention.
+    """
     if rows[0][column] >= full:
         return f'below {rows[0]["density"]:.1%}'
     for low, high in zip(rows, rows[1:]):
@@ -274,7 +291,8 @@ def crossing(rows: list[dict], column: str, full: float) -> str:
 
 
 def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
-    """Draw time and memory of a training step over the length, as in Diffuser's figure."""
+    """Draw the time and memory of a training step over the number of tokens, as in Diffuser's Fig.
+    S.4."""
     titles = {'train ms': 'ms per training step', 'train MiB': 'peak memory of it, MiB'}
     drawn = [{'cost': title, 'attention': row['attention'], 'tokens': row['tokens'],
               'value': row[column]} for column, title in titles.items()
@@ -284,10 +302,8 @@ def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
 
 
 def draw_densities(measured: dict[int, list[dict]]) -> Figure:
-    """Draw the costs of a block model relative to SDPA, at two lengths.
-
-    The costs are given with and without the sampling of the graph.
-    """
+    """Draw the costs of a block model over its density at two lengths, relative to SDPA. There are
+    curves with and without the sampling of the graph."""
     drawn, more = [], ', drawing included'
     styles = {f'{title}{which}': {'color': f'C{number}', 'ls': '--' if which else '-'}
               for number, title in enumerate(COSTS.values()) for which in ('', more)}

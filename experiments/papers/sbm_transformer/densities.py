@@ -32,7 +32,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train block models if they are missing, and measure the density of the graphs of each input.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`density_study`.
     """
     of_tasks, seeds = density_study('densities', scale, **kwargs)
@@ -52,7 +52,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def layer_rows(density: Tensor) -> list[dict]:
-    """Return a row of densities for each layer and for each of its heads, in per cent.
+    """Return a row for each layer, averaged over its heads, and for each head, with the mean,
+    deviation, minimum and maximum of the density over inputs, in per cent.
 
     Args:
         density (Tensor): Densities ``[layers, heads, num_inputs]``, from 0 to 1.

@@ -76,7 +76,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train block models with several penalties on density, and compare their accuracies.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`density_study`.
     """
     of_tasks, seeds = density_study('density_penalty', scale, **kwargs)
@@ -127,7 +127,7 @@ def _paper(task: str, attention: str, weight: str | None) -> dict[str, float | N
 
 
 def _averages(rows: list[dict]) -> list[dict]:
-    """Return rows with the averages of each kind of attention over the five tasks."""
+    """Return a row for each kind of attention, with its averages over the five tasks."""
     averages = []
     for attention, weight in dict.fromkeys((row['attention'], row.get('lambda')) for row in rows):
         same = [row for row in rows if (row['attention'], row.get('lambda')) == (attention, weight)]

@@ -33,7 +33,8 @@ SELF_LOOPS = SlidingWindow(0)
 
 @dataclass(frozen=True)
 class DensityRuns:
-    """Runs of :meth:`Study.trained` on one task. Runs with the same arguments are trained once.
+    """Trainings of models on one task of Long Range Arena. Runs with the same arguments are trained
+    once.
 
     Args:
         study (Study): The study. Its scale determines the configs, and its folder contains the
@@ -86,11 +87,11 @@ def density_study(
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
 ) -> tuple[list[DensityRuns], range]:
-    """Return the runs of each task, and the seeds.
+    """Return the trainings of a study of density for each task, and its seeds.
 
     Args:
         name: Name of the study.
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         tasks: Tasks of the scale. If omitted, all tasks.
         seeds: Number of trainings of each kind.
         out: The folder of all studies.

@@ -72,7 +72,7 @@ def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwar
     """Train every kind of attention on every task, and compare the accuracies.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         attentions: Names of the kinds of attention, besides the window.
         **kwargs: Arguments of :func:`long_range_study`.
     """
@@ -94,8 +94,8 @@ def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwar
 
 
 def printed(task: str, attention: str) -> dict[str, float | None]:
-    """Return the accuracies that papers report for a task and a kind of attention, by column of the
-    table."""
+    """Return the accuracies that papers report for a kind of attention on a task, as columns of the
+    table. Missing results are ``None``."""
     number = list(TASKS).index(task)
     return {column: figures[attention][number] if attention in figures else None
             for column, figures in PAPER.items()}
@@ -113,7 +113,8 @@ def average(attention: str, rows: list[dict]) -> dict:
 
 
 def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
-    """Draw a panel for each task. Baselines are lines."""
+    """Draw the accuracies of all kinds of attention, with a panel for each task. Baselines are
+    lines."""
     noted = [{**row, 'note': f' at {row["density, %"]:.0f} %'} if row['density, %'] else row
              for row in rows if row['task'] in baselines]
     return bars(noted, 'attention', ['accuracy, %'], 'Accuracy, and share of the pairs; lines are '

@@ -134,8 +134,8 @@ class LongRangeRuns:
         return [*own, folder / 'lra.yaml', folder / 'lra' / own[1].name]
 
     def _kept(self, task: str) -> dict[str, Any]:
-        """Return the options with the folder of a task's data: a cache, or documentation of
-        packages.
+        """Return the option that names the folder of a task's data, by its name: a cache, or
+        documentation of packages.
 
         The dict is empty for data sets that need no such option.
         """
@@ -149,7 +149,7 @@ class LongRangeRuns:
         return PAPER_RANK if self.study.scale == 'paper' else max(2, length // 8)
 
     def _encoder(self, task: str, attention: str, seed: int) -> dict[str, Any]:
-        """Return the arguments of the encoder for a kind of attention."""
+        """Return the arguments with which a config builds the encoder of a kind of attention."""
         config = laid_over(*self._configs(task))
         encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
         length, heads, channels = (encoder[name] for name in ('max_length', 'heads', 'channels'))
@@ -172,7 +172,7 @@ class LongRangeRuns:
 
 
 def patterns_at(length: int, radius: int | None = None) -> dict[str, tuple[Pattern, int]]:
-    """Return the patterns and numbers of hops by name, for sequences of up to ``length`` tokens.
+    """Return patterns and their numbers of hops by name, for sequences of up to ``length`` tokens.
 
     Args:
         length (int): Maximum number of tokens of a sequence. It determines the strides, at which
@@ -192,7 +192,8 @@ def patterns_at(length: int, radius: int | None = None) -> dict[str, tuple[Patte
 
 
 def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the classes of :mod:`experiments.baselines` and their arguments, by name.
+    """Return the name of a class of :mod:`experiments.baselines` and its arguments for each
+    baseline, by its name in the table.
 
     Args:
         length (int): Maximum number of tokens of a sequence.
@@ -207,15 +208,25 @@ def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]
 
 
 def glances(task: str, data: SequenceData) -> dict[str, float]:
-    """Return a dict of the accuracies, from 0 to 1, of baselines that read almost nothing of a
-    sequence."""
+    """Return the accuracies, from 0 to 1, of baselines that read almost nothing of a sequence, by
+    name.
+
+    Args:
+        task: The task.
+        data: The sequences of the task.
+    """
     learn, test = data.parts['train'], data.parts['test']
     return glance_accuracies(learn, test) if task == 'listops' else {
         'most frequent class': majority_accuracy(learn, test)}
 
 
 def baseline(named: tuple[str, dict[str, Any]], **sizes: int) -> dict[str, Any]:
-    """Return the config of a baseline of :func:`baselines_at`."""
+    """Return the config of a baseline.
+
+    Args:
+        named: The name of the class and its arguments, from :func:`baselines_at`.
+        **sizes: Further arguments of the class.
+    """
     name, arguments = named
     return {'class_path': f'experiments.baselines.{name}', 'init_args': {**sizes, **arguments}}
 
@@ -232,11 +243,11 @@ def long_range_study(
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
 ) -> tuple[LongRangeRuns, tuple[str, ...], range]:
-    """Return the runs, the tasks and the seeds of a study of Long Range Arena.
+    """Return the trainings of a study of Long Range Arena, its tasks and its seeds.
 
     Args:
         name: Name of the study.
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         num_seeds: Default number of seeds.
         default_tasks: Default tasks.
         protocol: The protocol. If omitted, SBM-Transformer's protocol at the scale paper, and the

@@ -37,14 +37,15 @@ def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
 
 
 def means(runs: Sequence[Path]) -> dict[str, float | None]:
-    """Return a dict of the means of the test metrics over several runs."""
+    """Return the means of the test metrics over several runs, by name."""
     density = [100 * value for run in runs for value in read_summary(run)['density'].values()]
     return {**over_seeds(runs, {'accuracy, %': ('accuracy', 100.), 'loss': ('loss', 1.)}),
             'density, spread': spread(density)}
 
 
 def has_dead_heads(run: Path) -> bool:
-    """Return whether the density of a run at the end is less than half of its largest density."""
+    """Return whether a run has lost its edges: whether the final density of its graphs is less than
+    half of its largest density."""
     _, density = history(run, DENSITY)
     return density[-1] < max(density) / 2
 

@@ -60,7 +60,7 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
     """Train every kind of attention with each seed, and report the results.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         seeds: Number of trainings of each kind of attention.
         attentions: Kinds of attention in the table. If omitted, all.
         out: The folder of all studies.
@@ -76,7 +76,8 @@ def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
 
 
 def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
-    """Return the config of each kind of attention, and its changes of the encoder, by name.
+    """Return the models to train by name. Each is the name of a config and a dict of changed
+    arguments of the encoder.
 
     Args:
         length (int): Number of tokens of a sequence.
@@ -103,7 +104,8 @@ def _row(name: str, runs: list[Path]) -> dict:
 
 
 def draw(runs: dict[str, list[Path]], length: int) -> Figure:
-    """Draw loss and density by step, with a line for each seed."""
+    """Draw the loss and the density of each run by step. Runs are given by kind of attention, and
+    ``length`` is the number of tokens."""
     # expected share of tokens that occur elsewhere in the sequence
     share = 1 - (1 - 1 / length)**(length - 1)
     guess = -share * math.log(share) - (1 - share) * math.log(1 - share)

@@ -54,7 +54,7 @@ def of_inputs(model: nn.Module, sequences: Sequences, seed: int = 0) -> OfInputs
 
 
 def restored_model(run: Path) -> tuple[nn.Module, Sequences]:
-    """Return the model of a run and the test part of its task."""
+    """Load the model of a finished run, and return it with the test part of its task."""
     training, data, _ = restored(run)
     data.setup()
     return training.model, data.data.parts['test']

@@ -38,7 +38,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Pre-train and fine-tune full attention, a window, and a window with sampled graphs.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`text_study`.
     """
     runs, tasks, seeds = text_study('sbm_glue', scale, SEEDS[scale], TASKS, **kwargs)
@@ -67,8 +67,8 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
 
 
 def configs(runs: TextRuns, name: str) -> tuple[Path, ...]:
-    """Return the config files of a training called ``name``, which override the configs of
-    SparseBERT's studies."""
+    """Return the config files of a training called ``name``: those of SparseBERT's studies, and
+    then those of this study, which override them."""
     return at_scale(CONFIGS, runs.study.scale, f'{name}.yaml')
 
 
@@ -84,7 +84,15 @@ def _report(run: Path) -> dict[str, float]:
 
 
 def _rows(task: str, attention: str, reports: list[dict], is_glue: bool) -> list[dict]:
-    """Return a row for each development set of a task, with means over the seeds."""
+    """Return a row for each development set of a task, with means over the seeds.
+
+    Args:
+        task: The task.
+        attention: The kind of attention.
+        reports: The metrics of the run of each seed.
+        is_glue: Whether the task is GLUE's and not a stand-in, so that the paper has results for
+            it.
+    """
     sets = [name.removeprefix('accuracy/') for name in reports[0] if name.startswith('accuracy/')]
     paper = PAPER.get(attention, {}) if is_glue else {}
     density = [statistics.mean(value for name, value in report.items()

@@ -51,7 +51,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train with and without the diagonal, and compare the scores.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`text_study`.
     """
     runs, tasks, seeds = text_study('diagonal', scale, SEEDS[scale], **kwargs)
@@ -106,7 +106,8 @@ def _run(name: str, diagonal: str) -> str:
 
 
 def _tuned(runs: TextRuns, run: Path, tasks: Sequence[str], seed: int) -> dict[str, float]:
-    """Return the loss of a pre-trained model and the scores of its fine-tunings, by column."""
+    """Fine-tune a pre-trained model on each task. Return its loss in pre-training and the scores of
+    the tasks, as columns of the table."""
     result = {LOSS: read_summary(run)['mlm_loss']}
     for task in tasks:
         result |= scores(runs.tuned(run, task, seed))
@@ -114,7 +115,8 @@ def _tuned(runs: TextRuns, run: Path, tasks: Sequence[str], seed: int) -> dict[s
 
 
 def _sparsity(runs: TextRuns, patterns: list[Pattern]) -> float:
-    """Return the sparsity of patterns for a sequence of full length, in per cent."""
+    """Return which fraction of the pairs is not in the patterns of the heads, in per cent, for a
+    sequence of full length."""
     size = runs.sizes['max_length']
     return 100 * (1 - statistics.mean(pattern.build(size, seed=0).density()
                                       for pattern in patterns))

@@ -50,7 +50,13 @@ def server_name(task: str, name: str) -> str:
 
 
 def predicted(run: Run, path: Path) -> list[tuple[str, str]]:
-    """Return the number of each row of a test set, and its predicted label or score."""
+    """Predict a test set of GLUE, and return the number of each row with its predicted label or
+    score.
+
+    Args:
+        run: A run that was fine-tuned on the task.
+        path: The file of the test set.
+    """
     return [(number, run.classes[row.argmax()] if run.classes else
              f'{row.clip(0., HIGHEST).item():.3f}')
             for numbers, values in predictions(run, path, 2 * run.data.batch_size)

@@ -41,7 +41,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line ``arguments``, or the process's own command line if omitted."""
+    """Fine-tune a model on GLUE tasks, and write the table of all runs.
+
+    Args:
+        arguments: The words of the command line; by default those of this process.
+    """
     parser = _Parser(
         prog='python -m experiments.papers.sparsebert.glue_table',
         description=__doc__.splitlines()[0],
@@ -72,7 +76,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[str]) -> None:
-    """Fine-tune the pre-trained model once on a GLUE task, in a separate process."""
+    """Fine-tune the pre-trained model on one GLUE task with one seed, in a separate process.
+
+    Args:
+        task: The task.
+        seed: The seed.
+        options: The options of this command.
+        others: Options that are passed to ``experiments.train``.
+    """
     command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', options.config,
                '--seed_everything', str(seed),
                '--trainer.default_root_dir', str(options.out / f'seed{seed}' / task),

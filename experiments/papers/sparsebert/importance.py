@@ -39,7 +39,7 @@ def main(
     """Learn soft masks in pre-training, and report the importance of pairs.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         corpus: The corpus of the pre-training. If omitted, the documentation of the installed
             Python.
         out: The folder of all studies.
@@ -56,7 +56,8 @@ def main(
 
 
 def table(probability: Tensor) -> list[dict]:
-    """Return rows with the mean of P over each of :func:`positions`. The highest mean is marked.
+    """Return rows with the mean of P over each of :func:`positions`. The set with the highest mean
+    is marked.
 
     Args:
         probability (Tensor): P, ``[heads, n, n]``.
@@ -77,7 +78,8 @@ def table(probability: Tensor) -> list[dict]:
 
 
 def positions(size: int) -> dict[str, Tensor]:
-    """Return the paper's disjoint sets of pairs, bool ``[query, key]``.
+    """Return the paper's disjoint sets of pairs of positions by name, each a bool tensor
+    ``[query, key]`` of ``size`` tokens.
 
     A pair that belongs to several of the paper's sets is in the first of these sets only.
     """
@@ -100,8 +102,8 @@ def _normalised(probability: Tensor) -> Tensor:
 
 
 def _draw(probability: Tensor, about: str) -> Figure:
-    """Draw the mean over heads, and the mean of P by distance without the first and the last
-    token."""
+    """Draw the mean of P over heads, and its mean by distance, for which the first and the last
+    token are left out."""
     normalised = _normalised(probability)
     average, inside = normalised.mean(dim=0), normalised[:, 1:-1, 1:-1]
     figure, (matrix, offsets) = panels_of(

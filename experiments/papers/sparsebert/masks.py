@@ -58,7 +58,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Train along fixed patterns and learned masks, and compare the scores.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`text_study`.
     """
     runs, tasks, seeds = text_study('masks', scale, SEEDS[scale], **kwargs)

@@ -59,9 +59,10 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
 
 
 def train_seed(study: Study, seed: int) -> dict[str, Path]:
-    """Train a model with each kind of mask, and return the folders of the runs.
+    """Train a model with each kind of mask, and return the folders of the runs by kind.
 
-    The masks are learned, learned masks that are frozen from the start, random, and full.
+    There are four kinds: masks that are learned in the training, fixed masks that an earlier
+    training learned, random masks, and full attention.
     """
     runs = Runs(study, 'planted', (CONFIG,), tuple(SIZES[study.scale]))
     learned = runs.fit('learned', seed)
@@ -77,13 +78,13 @@ def train_seed(study: Study, seed: int) -> dict[str, Path]:
 
 
 def distances_on(masks: tuple[Mask, ...]) -> list[set[int]]:
-    """Return the set of distances that each head attends to."""
+    """Return for each head the set of distances between query and key that its mask keeps."""
     return [{d for d, digit in enumerate(mask.values) if digit == '1'} for mask in masks]
 
 
 def random_diagonals(masks: tuple[Mask, ...], seed: int) -> tuple[Mask, ...]:
-    """Return random masks of diagonals. Their numbers of pairs are as near as possible to those of
-    the given masks."""
+    """Return masks of random diagonals. Each has nearly the same number of pairs as the given mask
+    of its head."""
     rng = np.random.default_rng(seed)
     return tuple(Mask(mask.layout, _random_diagonals(mask, rng)) for mask in masks)
 
@@ -108,7 +109,8 @@ def mean_rows(rows: list[dict]) -> list[dict]:
 
 
 def draw(distances_of_seed: dict[int, list[set[int]]]) -> Figure:
-    """Draw the distances that the mask of each head keeps."""
+    """Draw the distances that the learned mask of each seed and head keeps, beside the planted
+    distances."""
     heads = {f'seed {seed}, head {head}': on for seed, of_heads in distances_of_seed.items()
              for head, on in enumerate(of_heads)}
     figure, (axes,) = panels_of(['distances that the learned masks keep (green: planted)'], '',

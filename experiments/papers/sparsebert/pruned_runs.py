@@ -19,10 +19,11 @@ from graphattn.sources import PatternSource
 
 @dataclass(frozen=True)
 class PrunedRuns:
-    """Hard masks for the heads of a model, and results of the model along these masks.
+    """Models whose soft masks are pruned to hard masks, and their results along the remaining
+    pairs.
 
-    The model is the one with which the soft masks P were learned, because the P of a head applies
-    to that head only.
+    The pruned model is the model with which the soft masks P were learned, because the mask of a
+    head suits only this head.
 
     Args:
         runs (TextRuns): The runs whose soft masks are pruned.

@@ -32,7 +32,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Prune the pairs of a pre-trained model by P and at random, and fine-tune along the rest.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`text_study`.
     """
     runs, tasks, seeds = text_study('pruning', scale, SEEDS[scale], **kwargs)

@@ -35,7 +35,7 @@ def main(scale: ScaleName = 'small', **kwargs) -> None:
     """Fine-tune along masks that were learned in one stage and in two stages.
 
     Args:
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         **kwargs: Arguments of :func:`text_study`.
     """
     runs, tasks, seeds = text_study('stages', scale, SEEDS[scale], TASKS, **kwargs)

@@ -47,7 +47,7 @@ SMALL_LAMBDAS = ('1e-5', '1e-4', '1e-3', '1e-2')
 
 @dataclass(frozen=True)
 class TextRuns:
-    """Runs of :meth:`Study.trained` on text. Runs with the same arguments are trained once.
+    """Pre-trainings and fine-tunings on text. Runs with the same arguments are trained once.
 
     Args:
         study (Study): The study. Its scale determines the configs, and its folder contains the
@@ -70,17 +70,20 @@ class TextRuns:
         return config['model']['init_args']['model']['init_args']['encoder']['init_args']
 
     def fixed(self, name: str, pattern: Pattern, seed: int = 0, *options: str) -> Path:
-        """Pre-train with one pattern in all heads and layers, and return the folder of the run."""
+        """Pre-train a model with one pattern in all heads and layers, and return the folder of the
+        run."""
         source = pattern_source(pattern, seed=seed)
         return self.pretrained(f'{name}-{seed}', seed, f'{SOURCE}={json.dumps(source)}', *options)
 
     def soft(self, seed: int = 0) -> Path:
-        """Pre-train with soft masks (SparseBERT, Sec. 3.1), and return the folder of the run."""
+        """Pre-train a model that learns soft masks (SparseBERT, Sec. 3.1), and return the folder of
+        the run."""
         return self.pretrained(f'soft-{seed}', seed, *self._configs('pretrain_soft.yaml'))
 
     def dam(self, kind: Literal['s', 'u'], weight: str, seed: int = 0) -> Path:
-        r"""Pre-train with structured or unstructured masks and a lambda (Sec. 4.1), and return the
-        folder of the run."""
+        r"""Pre-train a model that learns masks (SparseBERT, Sec. 4.1), and return the folder of the
+        run. Masks are structured (``'s'``) or unstructured (``'u'``), and ``weight`` is the weight
+        lambda of their penalty."""
         mode = {'s': 'dam_structured', 'u': 'dam_unstructured'}[kind]
         return self.pretrained(f'dam_{kind}-{weight}-{seed}', seed,
                                 *self._configs('pretrain_dam.yaml'),
@@ -124,7 +127,7 @@ class TextRuns:
 
     @cached_property
     def tasks_folder(self) -> Path:
-        """Return the folder of the tasks. Local tasks are made if they are missing."""
+        """Return the folder of the fine-tuning tasks. Local tasks are made if they are missing."""
         if self.glue is not None:
             return self.glue
         if self.study.scale == 'smoke':
@@ -161,7 +164,8 @@ class TextRuns:
 
 
 def scores(run: Path) -> dict[str, float]:
-    """Return the papers' metrics of a fine-tuning after the last epoch, in per cent, by column."""
+    """Return the metrics of a fine-tuning after its last epoch that the papers report, in per cent,
+    as columns of a table."""
     report = read_json(run / 'dev.json')
     return {column: 100 * report[LAST][metric] for column, (task, metric) in COLUMNS.items()
             if task == report['task']}
@@ -179,11 +183,11 @@ def text_study(
     seeds: PositiveInt | None = None,
     out: Path = Path('runs/studies'),
 ) -> tuple[TextRuns, tuple[str, ...], range]:
-    """Return the runs, the tasks and the seeds of a study of text.
+    """Return the trainings of a study of text, its fine-tuning tasks and its seeds.
 
     Args:
         name: Name of the study.
-        scale: Scale of the study.
+        scale: Scale of the study: smoke, small or paper.
         num_seeds: Default number of seeds.
         glue_tasks: GLUE tasks of the paper. If omitted, all available tasks.
         corpus: The corpus of the pre-training. If omitted, the documentation of the installed

@@ -43,8 +43,8 @@ class GraphTask(L.LightningDataModule, ABC):
     A batch consists of graphs, or of sampled neighbourhoods of one large graph.
 
     Args:
-        batch_size (int): Number of graphs per step and process, or, with ``num_neighbors``, of
-            seeds.
+        batch_size (int): Number of graphs per step and process. With ``num_neighbors``, it is the
+            number of seeds, the nodes whose outputs are learned.
         pre_transforms (list of BaseTransform, optional): Transforms that are applied to each graph
             once, such as encodings. The results are cached on disk.
         transforms (list of BaseTransform, optional): Transforms that are applied to a training
@@ -78,7 +78,8 @@ class GraphTask(L.LightningDataModule, ABC):
         """Return the graphs of all parts of the task. Subclasses implement this method."""
 
     def fill_options(self, options: Namespace) -> None:
-        """Write the sizes that follow from the graphs into the options of a run."""
+        """Write the sizes that follow from the graphs, such as the number of classes, into the
+        options of a run."""
         parts = self._read()
         sizes = {'features': parts.features_of('x'), 'out_channels': parts.out_channels,
                  'edge_features': parts.features_of('edge_attr'), 'level': parts.level}
@@ -122,8 +123,11 @@ class GraphTask(L.LightningDataModule, ABC):
                           collate_fn=collate, **self._workers())
 
     def _examples(self, part: str) -> tuple[_Places, Callable[[list], Data]]:
-        """Return the places of the graphs or seeds of a part, and a function that makes a batch of
-        some places."""
+        """Return the examples of a part of the data, and a function that makes a batch of some
+        examples.
+
+        An example is an index: of a graph, or of a node of one large graph.
+        """
         data = self.data[part]
         if self.num_neighbors is None:
             take, size = partial(_joined, data), len(data)
@@ -166,10 +170,11 @@ DIGEST = 16  # bytes
 
 
 def cache_key(graphs: list[Data], transforms: list[BaseTransform]) -> str | None:
-    """Return a digest of graphs, transforms, the source code of the transforms, and versions.
+    """Return the key under which transformed graphs are cached: a digest of the graphs, the
+    transforms and their source code, and the versions of packages.
 
-    ``None`` if the transforms cannot be pickled, or have no source file, such as classes of a
-    notebook.
+    The key is ``None`` if a transform cannot be pickled, or if its class has no source file, as in
+    a notebook.
     """
     try:
         whole = blake2b(pickle.dumps(transforms), digest_size=DIGEST)
@@ -222,8 +227,8 @@ def _stored(graphs: list[Data]) -> InMemoryDataset:
 
 
 class _Places(Dataset):
-    """A data set whose example number i is i. ``_drawn`` makes a batch of the graphs or nodes at
-    some places."""
+    """A data set of indices, in which example i is i itself. The function :func:`_drawn` makes a
+    batch of the graphs or nodes with some indices."""
 
     def __init__(self, size: int):
         self.size = size
@@ -236,17 +241,23 @@ class _Places(Dataset):
 
 
 class _NumberedEpochs(ShuffledEpochs):
-    """A sampler of pairs of epoch and place, so that a place is drawn differently in each epoch."""
+    """A sampler of pairs of an epoch and an index, so that the random transforms of an example
+    differ from epoch to epoch."""
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return ((self.epoch, place) for place in super().__iter__())
 
 
 def _drawn(take: Callable[[list[int]], Data], seed: int, places: list) -> Data:
-    """Return the batch of the graphs or neighbourhoods at some places.
+    """Return the batch of the graphs or neighbourhoods with some indices.
 
-    Its randomness derives only from the places and the seed, so the batch is the same in a resumed
-    run and in any worker.
+    Random transforms and samples depend only on ``places`` and ``seed``, so the batch is the same
+    in a resumed run and in any worker.
+
+    Args:
+        take: A function that returns the batch, given a list of indices.
+        seed: Seed of the run.
+        places: The indices, or pairs of an epoch and an index.
     """
     numbers = np.reshape(places, (len(places), -1))
     with _seeded(seed, *numbers.flatten().tolist()):
@@ -259,8 +270,8 @@ def _joined(graphs: InMemoryDataset, places: list[int]) -> Batch:
 
 @contextmanager
 def _seeded(*entropy: int) -> Iterator[None]:
-    """Return a context in which the generators that transforms and samplers draw from are seeded.
-    Afterwards, the generators have their previous states."""
+    """Return a context in which the random generators of torch, NumPy and Python are seeded by
+    ``entropy``. Afterwards, the generators have their previous states."""
     seeds = np.random.SeedSequence(entropy).generate_state(3).tolist()
     with isolate_rng(include_cuda=False):
         torch.default_generator.manual_seed(seeds[0])

@@ -175,8 +175,24 @@ def edge_attention_backward_cpu(
 @in_threads
 def _attend(items, progress, query, key, value, feature_query, attr, queries_per_key, terms, out,
             features, max_inv_sum, edges):
-    """Compute the output, the weighted sum of features, the row maximum and the inverse sum of each
-    query. Each work item goes over the chunks of keys, and for each chunk over its queries."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the output and the weighted sum of
+    features of each query, and its maximum logit m and 1 over its sum of ``exp(logit - m)``.
+
+    Keys are processed in chunks that are copied into the cache. The queries of a work item are
+    computed for one chunk after the other, and their softmax is rescaled if a later logit is
+    larger.
+
+    Args:
+        items, progress: Work items and counters, as :func:`~graphattn.ops.cpu.schedule.run` passes
+            them.
+        query, key, value, feature_query, out, features, max_inv_sum (ndarray): ``[nodes * heads,
+            channels]`` each.
+        attr (ndarray): Features of edges, ``[num_edges, size]``, with a size of 0 if there are
+            none.
+        queries_per_key (int): Number of heads of queries that share a head of keys.
+        terms (Terms): The terms of the logits.
+        edges (Edges): The edges, sorted by query.
+    """
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
     longest, num_rows = max_row_length(indptr), max_rows(items)
     weight, position = np.empty(longest, query.dtype), np.empty(num_rows, np.int64)
@@ -246,9 +262,17 @@ def _attend_backward(
         grad_features, features, attr, queries_per_key, terms, grad_query, grad_feature_query,
         grad_bias, grad_gate, grad_attr_dot, attr_weight, grad_key, grad_value, shared_grad_key,
         shared_grad_value, edges):
-    """Compute the gradients of queries, of bias and gate, and of dot products for the gradients of
-    features; and for each work item, the part of the gradients of keys and values that its queries
-    contribute."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the gradients of queries, keys,
+    values, bias, gate and ``feature_query``, given the inputs and results of :func:`_attend`.
+
+    Args:
+        grad_bias, grad_gate (ndarray): ``[num_edges, heads]``, or empty if they are not needed.
+        grad_attr_dot, attr_weight (ndarray): For the gradients of features, the gradients of the
+            dot products and the weights after dropout are written here, ``[num_edges, heads]``,
+            unless the arrays are empty.
+        grad_key, grad_value, shared_grad_key, shared_grad_value (ndarray): The targets of
+            :class:`KeyGrads`.
+    """
     indptr, edge_key, key_ptr, heads = edges.indptr, edges.column, edges.column_ptr, terms.num_heads
     dot, weight = np.empty(_TILE, query.dtype), np.empty(_TILE, query.dtype)
     grad_weight, kept = np.empty(_TILE, query.dtype), np.ones(_TILE, query.dtype)
@@ -327,7 +351,14 @@ def _attend_backward(
 @in_threads
 def _attr_backward(items, progress, grad_dot, weight, feature_query, grad_features, grad_attr,
                    edges):
-    """Compute the gradients of edge features from the gradients of dot products and the weights."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the gradients of the features of
+    edges to ``grad_attr``, ``[num_edges, size]``.
+
+    Args:
+        grad_dot, weight (ndarray): Gradients of the dot products, and weights, ``[num_edges,
+            heads]``.
+        feature_query, grad_features (ndarray): ``[num_queries * heads, size]``.
+    """
     indptr, heads = edges.indptr, grad_dot.shape[1]
     item = next_item(progress, 0)
     while item < len(items):

@@ -39,16 +39,27 @@ from graphattn.ops.cpu.softmax import (
 
 
 def has_few_edges(edges: Edges) -> bool:
-    """Return whether rows have few edges on average, and there are so few edges that their nodes
-    stay in the cache without copies."""
+    """Return whether a graph has at most 16 edges per row on average, and at most 16,384 edges in
+    all. Such a graph is computed faster without copies of its keys, because the keys stay in the
+    cache."""
     num_rows, num_edges = len(edges.indptr) - 1, int(edges.indptr[-1])
     return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MAX_EDGES)
 
 
 def items_of_heads(num_kv_heads: int, edges: Edges, shape: tuple[int, int]) -> np.ndarray:
-    """Return work items, int64 ``[num_items, 2]``. Each item is a range of heads of keys, as its
-    first head and the head after its last. So one thread sums the gradients of a head, in the order
-    of edges."""
+    """Divide heads into work items, so that one thread sums the gradients of a head of keys, in the
+    order of edges.
+
+    Args:
+        num_kv_heads (int): Number of heads of keys.
+        edges (Edges): The edges, sorted by query.
+        shape (tuple): The number of heads of queries, and of multiplications for each edge of a
+            head.
+
+    Returns:
+        int64 array ``[num_items, 2]``: the first head of keys of each item, and the head after the
+        last.
+    """
     num_items = min(worthwhile_parts(edges, shape, GRAIN), num_kv_heads)
     ends = [num_kv_heads * item // num_items for item in range(num_items + 1)]
     return np.array(list(pairwise(ends)), np.int64)
@@ -63,8 +74,17 @@ _EDGES_OF_A_ROW, _MAX_EDGES = 16, 1 << 14
 @in_threads
 def attend_to_few(items, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
                   edges):
-    """Compute the output, the row maximum and the inverse sum of each query in the heads of each
-    work item."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the output of each query to ``out``,
+    and its maximum logit m and 1 over its sum of ``exp(logit - m)`` to ``max_inv_sum``.
+
+    Args:
+        items (ndarray): The result of :func:`items_of_heads`.
+        progress (ndarray): Counters for :func:`~graphattn.ops.cpu.schedule.next_item`.
+        query, key, value, out, max_inv_sum (ndarray): ``[nodes * heads, channels]`` each.
+        queries_per_key (int): Number of heads of queries that share a head of keys.
+        terms (Terms): The terms of the logits.
+        edges (Edges): The edges, sorted by query.
+    """
     indptr, heads = edges.indptr, terms.num_heads
     space = max(max_row_length(indptr), _TILE + LANES)
     weight = np.empty(space, query.dtype)
@@ -107,8 +127,9 @@ def attend_to_few(items, progress, query, key, value, queries_per_key, terms, ou
 def attend_to_few_backward(
         items, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
         grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):
-    """Compute the gradients of queries, keys, values, bias and gate in the heads of each work
-    item."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the gradients of queries, keys,
+    values, bias and gate. ``grad_bias`` and ``grad_gate`` are ``[num_edges, heads]``, or empty if
+    they are not needed. The other arguments are those of :func:`attend_to_few`."""
     indptr, heads = edges.indptr, terms.num_heads
     space = max(max_row_length(indptr), _TILE + LANES)
     dot, weight, grad = (np.empty(space, query.dtype), np.empty(space, query.dtype),
@@ -164,8 +185,8 @@ _TILE = 64  # edges processed together; a longer row is processed alone
 
 @jit_inline
 def _end_of_tile(indptr, begin):
-    """Return the end of the range of rows that begins at row ``begin`` and is processed
-    together."""
+    """Return the row after the last of a group of rows that are processed together, from row
+    ``begin`` on. They have at most 64 edges, or are a single longer row."""
     end = begin + 1
     while end < len(indptr) - 1 and indptr[end + 1] - indptr[begin] <= _TILE:
         end += 1
@@ -174,8 +195,9 @@ def _end_of_tile(indptr, begin):
 
 @jit_inline
 def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key):
-    """Write the indices of the query and the key of each edge in arrays ``[nodes * heads,
-    channels]``. The last edge is repeated up to a multiple of four."""
+    """Write where the query and the key of each edge of the rows ``begin:end`` are in arrays
+    ``[nodes * heads, channels]``: their row numbers, to ``own_row`` and ``key_row``. The last edge
+    is repeated up to a multiple of four, because :func:`_dots` computes four edges at a time."""
     indptr, first = edges.indptr, edges.indptr[begin]
     num_kv_heads, key_head = heads // queries_per_key, head // queries_per_key
     for i in range(begin, end):
@@ -189,7 +211,8 @@ def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
 
 @jit_inline
 def _dots(dot, x, x_row, y, y_row, n):
-    """Write ``<x[x_row[e]], y[y_row[e]]>`` to ``dot[e]`` for each of ``n`` edges."""
+    """Write ``<x[x_row[e]], y[y_row[e]]>`` to ``dot[e]`` for each of ``n`` edges, and for more
+    edges up to a multiple of four."""
     width = x.shape[1]
     whole = width // LANES * LANES
     some = first_lanes(width - whole)
@@ -216,7 +239,8 @@ def _dots(dot, x, x_row, y, y_row, n):
 
 @jit_inline
 def _put_sum(out, row, weight, y, y_row, first, last, factor):
-    """Write ``factor * sum_e weight[e] * y[y_row[e]]`` to ``out[row]``."""
+    """Write ``factor * sum_e weight[e] * y[y_row[e]]`` to ``out[row]``, summed over the edges
+    ``first:last``."""
     width = out.shape[1]
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole, LANES):

@@ -63,8 +63,15 @@ _FIXED = 8192  # multiplications that take as long as the overhead of a row of a
 
 def split_by_tiles(items: np.ndarray, edges: Edges, shape: tuple[int, int], most: float
                    ) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays of work items: the items of segments that loops over rows compute, and the
-    items of segments that loops over tiles compute."""
+    """Split work items into two arrays: those that loops over rows compute, and those that loops
+    over tiles compute. All items of a segment are in the same array.
+
+    Args:
+        items (ndarray): Work items as returned by :func:`graphattn.ops.cpu.schedule.cut`.
+        edges (Edges): The edges, sorted by query.
+        shape (tuple): The number of heads, and of multiplications for each edge of a head.
+        most (float): Tiles are used if they compute at most this number of pairs for each edge.
+    """
     are_tiled = in_tiles(edges, most, _FIXED // max(shape[1], 1))
     if not are_tiled.any():
         return items, items[:0]
@@ -78,8 +85,18 @@ def split_by_tiles(items: np.ndarray, edges: Edges, shape: tuple[int, int], most
 @in_threads
 def attend_in_tiles(items, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
                     edges):
-    """Compute the output, the row maximum and the inverse sum of each query, one chunk of keys
-    after the other."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the output of each query to ``out``,
+    and its maximum logit m and 1 over its sum of ``exp(logit - m)`` to ``max_inv_sum``. Keys are
+    processed in chunks that are copied into the cache.
+
+    Args:
+        items, progress: Work items and counters, as :func:`~graphattn.ops.cpu.schedule.run` passes
+            them.
+        query, key, value, out, max_inv_sum (ndarray): ``[nodes * heads, channels]`` each.
+        queries_per_key (int): Number of heads of queries that share a head of keys.
+        terms (Terms): The terms of the logits.
+        edges (Edges): The edges, sorted by query.
+    """
     indptr, key_ptr, heads = edges.indptr, edges.column_ptr, terms.num_heads
     num_rows, num_kv_heads = max_rows(items), heads // queries_per_key
     position = np.empty(num_rows, np.int64)
@@ -114,8 +131,17 @@ def attend_in_tiles(items, progress, query, key, value, queries_per_key, terms, 
 @jit
 def _attend(begin, end, low, up, head, query, panels, rows, terms, position, row_max, row_sum,
             query_tile, weight, total, out, edges):
-    """Add the keys from ``low`` to ``up`` to the outputs of the queries from ``begin`` to
-    ``end``."""
+    """Add what the keys ``low:up`` contribute to the outputs of the queries ``begin:end`` in one
+    head.
+
+    Args:
+        query, out (ndarray): ``[nodes * heads, channels]``.
+        panels (ndarray): The keys, as :func:`gather_panels` writes them.
+        rows (ndarray): The values, ``[up - low, channels]``.
+        position, row_max, row_sum (ndarray): For each query its next edge, its maximum logit so
+            far, and its sum of exponentials so far. All are updated.
+        query_tile, weight, total (ndarray): Workspaces from :func:`new_tile`.
+    """
     heads, weight = terms.num_heads, borrow(weight)
     starts, ends = np.empty(ROWS, np.int64), np.empty(ROWS, np.int64)
     for first in range(begin, end, ROWS):
@@ -140,8 +166,13 @@ def _attend(begin, end, low, up, head, query, panels, rows, terms, position, row
 
 @jit_inline
 def _weigh(weight, n, position, row_max, row_sum, at, terms, head, out, row):
-    """Replace the dot products of a row with its next ``n`` keys by weights relative to the maximum
-    logit so far, and update the maximum, the sum and the output of the row."""
+    """Replace the dot products of a query with its next ``n`` keys by weights relative to its
+    maximum logit so far, in place.
+
+    The next edge, the maximum logit and the sum of exponentials of the query are ``position[at]``,
+    ``row_max[at]`` and ``row_sum[at]``. All are updated, and ``out[row]``, the output so far, is
+    rescaled if the maximum rises.
+    """
     if n > 0:
         first = position[at]
         position[at] += n
@@ -161,8 +192,14 @@ def attend_in_tiles_backward(
         items, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
         grad_query, grad_bias, grad_gate, grad_key, grad_value, shared_grad_key, shared_grad_value,
         edges):
-    """Compute the gradients of queries, bias and gate, and for each work item the part of the
-    gradients of keys and values that its queries contribute."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the gradients of queries, keys,
+    values, bias and gate, given the inputs and results of :func:`attend_in_tiles`.
+
+    Args:
+        grad_bias, grad_gate (ndarray): ``[num_edges, heads]``, or empty if they are not needed.
+        grad_key, grad_value, shared_grad_key, shared_grad_value (ndarray): The targets of
+            :class:`KeyGrads`.
+    """
     indptr, key_ptr, heads = edges.indptr, edges.column_ptr, terms.num_heads
     num_rows, num_kv_heads = max_rows(items), heads // queries_per_key
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
@@ -209,9 +246,21 @@ def _attend_backward(
         begin, end, low, up, head, query, grad_out, max_inv_sum, panels, value_panels, rows,
         to_grad, terms, position, deltas, query_tile, grad_tile, dot, grad, weight, kept, total,
         grad_query, grad_bias, grad_gate, edges):
-    """Add to the gradients of the queries from ``begin`` to ``end`` what the keys from ``low`` to
-    ``up`` contribute, and to the gradients of these keys and values what the queries
-    contribute."""
+    """Add what the edges between the queries ``begin:end`` and the keys ``low:up`` contribute to
+    the gradients of these queries, keys and values in one head.
+
+    Args:
+        query, grad_out, grad_query, max_inv_sum (ndarray): ``[nodes * heads, channels]``.
+        panels, value_panels (ndarray): Keys and values, as :func:`gather_panels` writes them.
+        rows (ndarray): The keys ``[up - low, ...]``, and side by side with them the gradients of
+            keys from column ``to_grad`` on, and of values from ``2 * to_grad`` on.
+        position (ndarray): The next edge of each query, which is updated.
+        deltas (ndarray): For each query, the sum over its edges of weight times gradient of the
+            weight.
+        query_tile, grad_tile, dot, grad, weight, total (ndarray): Workspaces from :func:`new_tile`.
+        kept (ndarray): Workspace for factors of dropout, filled with ones.
+        grad_bias, grad_gate (ndarray): ``[num_edges, heads]``, or empty if they are not needed.
+    """
     heads, dot, grad, weight = terms.num_heads, borrow(dot), borrow(grad), borrow(weight)
     starts, ends = np.empty(ROWS, np.int64), np.empty(ROWS, np.int64)
     for first in range(begin, end, ROWS):

@@ -112,7 +112,8 @@ def _folded(x: Tensor) -> Tensor:
 
 
 def _csr(indptr: Tensor, column: Tensor, values: Tensor, num_columns: int) -> Tensor:
-    """Return a block-diagonal CSR matrix with a block for each head, given its values ``[num_edges,
+    """Return a sparse CSR matrix with one diagonal block for each head. All blocks have the pattern
+    of ``indptr`` and ``column``, with ``num_columns`` columns. ``values`` is ``[num_edges,
     heads]``."""
     num_edges, heads = values.shape
     head = torch.arange(heads, device=indptr.device).unsqueeze(1)

@@ -61,11 +61,22 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMa
                   score_mod: Callable[..., Tensor] | None,
                   on_edges: tuple[Tensor | None, Tensor | None], scale: float,
                   sink: Tensor | None) -> Tensor:
-    """Return attention along the edges of ``block_mask``, computed on all pairs.
+    """Return attention along the edges of ``block_mask``, ``[1, heads, num_queries, channels]``,
+    computed on all pairs.
 
     ``flex_attention`` itself has no gradients on CPUs. The backward pass of torch's own definition
     recomputes weights from logits minus their log-sum-exp, with the rounding error of the logits.
     Here, the weights are stored.
+
+    Args:
+        query, key, value (Tensor): ``[1, heads, nodes, channels]``. Keys and values may have fewer
+            heads.
+        block_mask (BlockMask): The edges.
+        score_mod (Callable, optional): Changes logits, as the result of :func:`_score_mod` does.
+        on_edges (tuple): The gate and the bias of edges, which are the last arguments of
+            ``score_mod``.
+        scale (float): Factor of the dot products.
+        sink (Tensor, optional): ``[num_queries or 1, heads]``.
     """
     dtype, of_group = torch.promote_types(query.dtype, torch.float), query.size(1) // key.size(1)
     key, value = (x.repeat_interleave(of_group, dim=1) for x in (key, value))
@@ -114,8 +125,9 @@ def _compiled() -> Callable[..., Tensor]:
 
 def _on_edges(graph: BipartiteGraph, terms: LogitTerms, query: Tensor,
               ) -> tuple[tuple[Tensor | None, Tensor | None], Tensor | None]:
-    """Return the gate and the bias, ``[num_edges, heads]`` each, and the sinks, ``[num_queries or
-    1, heads or 1]``. The maximum of each query is subtracted from both bias and sinks."""
+    """Return a pair of the gate and the bias, ``[num_edges, heads]`` each, and the sinks,
+    ``[num_queries or 1, heads]``. The maximum bias of each query is subtracted from its biases and
+    its sinks."""
     dtype, shape = torch.promote_types(query.dtype, torch.float), (-1, query.size(1))
     gate, bias, sink = terms.gate, terms.bias, terms.sink
     if gate is not None:

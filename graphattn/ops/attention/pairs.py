@@ -52,8 +52,9 @@ def weighted_sum(weight: Tensor, value: Tensor, pairs: MaskedPairs) -> Tensor:
 
 
 def _segments(pairs: MaskedPairs, *tensors: Tensor) -> Iterator[tuple]:
-    """Yield each length, and the tokens of its sequences in each tensor,
-    ``[sequences, heads, length, channels]``."""
+    """Yield a tuple for each length of sequences: the length, and for each tensor ``[tokens, heads,
+    channels]`` the tokens of all sequences of this length, ``[sequences, heads, length,
+    channels]``."""
     sizes = [length * count for length, count in pairs.counts]
     parts = zip(*(pairs.sort(x).split(sizes) for x in tensors))
     for (length, count), own in zip(pairs.counts, parts):
@@ -65,7 +66,8 @@ def _tokens(segments: Tensor) -> Tensor:
 
 
 def _bias(pairs: MaskedPairs, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the bias of each pair minus the maximum of its query, and that maximum."""
+    """Return the bias of each pair minus the maximum over the keys of its query, ``[heads, length,
+    length]``, and this maximum, ``[heads, length, 1]``."""
     bias = pairs.mask.bias(length)
     bias = bias.to(torch.promote_types(bias.dtype, dtype))
     # Subtracting the maximum changes no weight, and avoids the rounding errors of large logits.

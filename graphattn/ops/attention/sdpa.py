@@ -61,8 +61,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
 
 def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int, terms: LogitTerms,
                    mask: Tensor | None = None) -> Tensor:
-    """Return attention of every query to every key of its segment, except masked pairs. All
-    segments have the same shape."""
+    """Return attention of every query to every key of its segment, except masked pairs,
+    ``[num_queries, heads, channels]``. All ``num_segments`` segments have the same number of
+    queries and of keys. ``mask`` is a result of :func:`_masks`."""
     segments = [x.reshape(num_segments, x.size(0) // num_segments, *x.shape[1:]).transpose(1, 2)
                 for x in (query, key, value)]  # Tensor.unflatten takes four times as long
     attended = attend_to_segments(*segments, mask, scale=terms.scale, dropout_p=terms.dropout_p)
@@ -73,8 +74,8 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int,
 
 def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
                        scale: float, dropout_p: float) -> Tensor:
-    """Return torch's attention for tensors ``[segments, heads, tokens, channels]``. If logits may
-    be large, torch's kernel that stores the weights is used."""
+    """Return torch's attention for tensors ``[segments, heads, tokens, channels]``. If rounding
+    errors of large logits would matter, use the kernel of torch that stores the weights."""
     may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
     keeps_weights = may_round and _may_be_large(query, key, scale)
     with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():
@@ -136,10 +137,14 @@ class _Chunk(NamedTuple):
 def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[int]]:
     """Split the queries of a graph into chunks. One call of torch computes a chunk.
 
+    Args:
+        graph (BipartiteGraph): The graph.
+        is_full (bool): Whether each query attends to all keys of its segment. Then no masks are
+            needed, and a large segment is not split.
+
     Returns:
         The chunks, and the number of keys of each run. A run is a group of adjacent segments of
-        equal size, which share their chunks. If ``is_full``, each query attends to all keys, and a
-        segment is not split.
+        equal size that form one chunk, or one large segment that is split into several chunks.
     """
     shapes = list(zip(*(host_copy(ptr).diff().tolist() for ptr in graph.segments.ptrs)))
     chunks, columns_of_run, segment, row, column = [], [], 0, 0, 0
@@ -165,9 +170,9 @@ def _masks(graph: BipartiteGraph, chunks: list[_Chunk],
            edge_bias: Tensor | None) -> Iterator[Tensor | None]:
     """Yield the mask of each chunk, or None for a chunk without keys.
 
-    A mask is bool ``[segments, 1, rows, columns]``. With a bias, it is floating ``[segments, heads
-    or 1, rows, columns]``: the bias of each edge minus the maximum of its query, and ``-inf`` for
-    other pairs.
+    A mask is bool ``[segments, 1, rows, columns]``, True for edges. With a bias, it is floating
+    ``[segments, heads or 1, rows, columns]``: for an edge its bias minus the maximum of its query,
+    and for other pairs ``-inf``.
     """
     bounds = [0, *(chunk.rows.stop for chunk in chunks)]
     num_edges = host_copy(graph.csr[0])[bounds].diff().tolist()

@@ -62,8 +62,8 @@ def edge_attention_cuda(
 def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
            tiles: attention_tiles.Tiles | None = None,
            features: FeatureSums = NO_FEATURES) -> tuple[Tensor, Tensor]:
-    """Return the output ``[num_queries, heads, value_channels]``, and the row maxima and inverse
-    sums ``[num_queries, heads, 2]``.
+    """Return the output of attention ``[num_queries, heads, value_channels]``; and for each query
+    its maximum logit m, and 1 over its sum of ``exp(logit - m)``, ``[num_queries, heads, 2]``.
 
     Args:
         query (Tensor): ``[num_queries, heads, channels]``.
@@ -159,9 +159,10 @@ def grads_of_nodes(nodes: list[Tensor], rows: Rows, perm: Tensor, terms: Terms,
         rows (Rows): The edges grouped by key.
         perm (Tensor): The place of each of these edges in the order by query.
         terms (Terms): The terms of the logits.
-        softmax (Tensor, optional): Row maximum, inverse sum and delta of each query, in
-            ``[num_queries, heads, 4]``; None if edges have features.
-        features (FeatureGrads): The results of the pass over queries if edges have features.
+        softmax (Tensor, optional): For each query its maximum logit m, 1 over its sum of
+            ``exp(logit - m)``, and its sum of weight times gradient of the weight, in the first
+            three columns of ``[num_queries, heads, 4]``; None if edges have features.
+        features (FeatureGrads): The results of :func:`grads_of_queries` if edges have features.
     """
     query, key, value, grad_out = nodes
     (num_queries, heads, channels), (*_, num_kv_heads, value_channels) = query.shape, value.shape
@@ -207,8 +208,15 @@ def attend_rows(
         VALUE_CHANNELS: tl.constexpr, FEATURES: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
         FEATURE_WIDTH: tl.constexpr):
-    """Kernel: compute the outputs, row maxima and inverse sums of some queries, or the sums over
-    parts of their edges."""
+    """Kernel: write the output, the maximum logit m, and 1 over the sum of ``exp(logit - m)`` of
+    some queries in one head. For a part of a long row, write sums over the part to ``parts``
+    instead.
+
+    The arguments up to ``part`` are :meth:`Rows.pointers`, those from ``bias`` to ``SOFTCAP`` are
+    :class:`Terms`, and those from ``feature_query`` to ``feature_parts`` are :class:`FeatureSums`.
+    ``SHARING`` heads of queries share a head of keys. The other constants are the result of
+    :func:`~graphattn.ops.attention.triton_features.sizes`.
+    """
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
@@ -275,9 +283,13 @@ def grads_of_queries(
         FEATURE_WIDTH: tl.constexpr):
     """Kernel: compute the gradients of some queries, and of the bias and gate of their edges.
 
-    For the pass over keys, also write the row maximum, the inverse sum and the delta of each query,
-    adjacent in memory. If edges have features, write the gradients of the dot products and the
-    weights of edges instead.
+    For the pass over keys, also write three numbers of each query to ``softmax``: its maximum
+    logit, its inverse sum of exponentials, and its sum of weight times gradient of the weight. If
+    edges have features, write the gradients of the dot products and the weights of edges instead.
+
+    The arguments up to ``part`` are :meth:`Rows.pointers`, those from ``bias`` to ``SOFTCAP`` are
+    :class:`Terms`, and those from ``feature_query`` to ``weight_of_edges`` are
+    :class:`FeatureGrads`. The constants are those of :func:`attend_rows`.
     """
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
@@ -361,8 +373,13 @@ def grads_of_keys(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Kernel: compute the gradients of some keys and values, or the sums over parts of their
-    edges."""
+    """Kernel: write the gradients of some keys and values in one head. For a part of a long row,
+    write sums over the part to ``parts`` and ``value_parts`` instead.
+
+    The arguments up to ``part`` are :meth:`Rows.pointers`, and those from ``bias`` to ``SOFTCAP``
+    are :class:`Terms`. ``perm`` has the place of each edge in the order by query, and ``softmax``
+    is written by :func:`grads_of_queries`.
+    """
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     key_head = tl.program_id(1)

@@ -39,7 +39,7 @@ NO_FEATURES = FeatureSums()
 
 
 class FeatureGrads(NamedTuple):
-    """Features of edges, the gradients of their weighted sums, and the tensors to which the pass
+    """Features of edges, the gradients of their weighted sums, and the tensors to which the kernel
     over queries writes its results. All fields are None if edges have no features."""
 
     query: Tensor | None = None  # query, attr and sums as in FeatureSums
@@ -68,8 +68,16 @@ class FeatureGrads(NamedTuple):
 
 def sizes(dtype: torch.dtype, rows: Rows, channels: int, value_channels: int,
           attr: Tensor | None) -> dict[str, int]:
-    """Return the constants of kernels over queries: numbers of channels and features, and of rows,
-    edges and channels that a program loads together."""
+    """Return the constants of kernels over queries by name: the numbers of channels and features,
+    and how many rows, edges and channels a program loads together.
+
+    Args:
+        dtype (torch.dtype): Dtype of the queries.
+        rows (Rows): The edges grouped by query.
+        channels (int): Number of channels of queries and keys.
+        value_channels (int): Number of channels of values.
+        attr (Tensor, optional): Features of edges, ``[num_edges, size]``.
+    """
     num_features = 0 if attr is None else attr.size(1)
     tile = Tile.of(dtype, rows.num_rows, rows.num_edges, max(channels, num_features),
                    value_channels)
@@ -80,10 +88,11 @@ def sizes(dtype: torch.dtype, rows: Rows, channels: int, value_channels: int,
 
 def grads_of_keys(features: FeatureGrads, query: Tensor, grad_out: Tensor, rows: Rows,
                   perm: Tensor, num_kv_heads: int) -> tuple[Tensor, Tensor]:
-    """Return the gradients of keys and values, given the gradients of dot products and the weights.
+    """Return the gradients of keys and values: for each key, the sums over its edges of ``query``
+    times ``features.grad_dot``, and of ``grad_out`` times ``features.weight``.
 
     Args:
-        features (FeatureGrads): The results of the pass over queries.
+        features (FeatureGrads): Its results must be computed.
         query (Tensor): ``[num_queries, heads, channels]``.
         grad_out (Tensor): ``[num_queries, heads, value_channels]``.
         rows (Rows): The edges grouped by key.
@@ -101,8 +110,8 @@ def grads_of_keys(features: FeatureGrads, query: Tensor, grad_out: Tensor, rows:
 
 
 def grad_of_attr(features: FeatureGrads, rows: Rows) -> Tensor:
-    """Return the gradients of the features of edges, ``[num_edges, size]``. The edges in ``rows``
-    are grouped by query."""
+    """Return the gradients of the features of edges, ``[num_edges, size]``. The results in
+    ``features`` must be computed, and ``rows`` has the edges grouped by query."""
     (_, heads, size), dtype = features.query.shape, features.attr.dtype
     grad_attr = torch.empty_like(features.attr)
     tile = Tile.of(dtype, rows.num_rows, rows.num_edges, size)
@@ -119,8 +128,10 @@ def grads_of_features(
         feature_query, grad_features, grad_dot, weight, grad_attr, num_edges,
         HEADS: tl.constexpr, FEATURES: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr, FEATURE_WIDTH: tl.constexpr):
-    """Kernel: compute the gradients of the features of the edges of some queries, summed over all
-    heads."""
+    """Kernel: write the gradients of the features of the edges of some queries, summed over all
+    heads, to ``grad_attr``, ``[num_edges, FEATURES]``. The arguments up to ``part`` are
+    :meth:`Rows.pointers`, and those from ``feature_query`` to ``weight`` are fields of
+    :class:`FeatureGrads`."""
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     feature = tl.arange(0, FEATURE_WIDTH)

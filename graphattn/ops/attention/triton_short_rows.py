@@ -35,7 +35,8 @@ _VALUES = 1024  # that a program reads at once: channels of all its heads of a n
 
 
 def are_faster(rows: Rows, key: Tensor, value: Tensor) -> bool:
-    """Return whether these kernels take less time than the kernels over rows of one head."""
+    """Return whether the kernels of this file, which compute a row in several heads at once, take
+    less time than the kernels that compute many edges of one head at once."""
     width = width_of(max(key.size(2), value.size(2)))
     num_bytes = min(triton.next_power_of_2(key.size(1)) * width, _VALUES) * key.element_size()
     return num_bytes <= MAX_BYTES and rows.num_edges < FASTER_BELOW * rows.num_rows
@@ -43,17 +44,18 @@ def are_faster(rows: Rows, key: Tensor, value: Tensor) -> bool:
 
 def attend(rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor, max_inv_sum: Tensor,
            parts: Tensor, features: FeatureSums) -> None:
-    """Write the outputs, row maxima and inverse sums of the queries, and to ``parts`` the results
-    of the parts of long rows.
+    """Write the outputs of queries to ``out``, and their maximum logits and inverse sums of
+    exponentials to ``max_inv_sum``. For long rows that are cut into parts, write the sums over each
+    part to ``parts`` instead.
 
     Args:
         rows (Rows): The edges grouped by query.
         nodes (list of Tensor): Query, key and value.
         terms (Terms): The terms of the logits.
-        out (Tensor): The output.
-        max_inv_sum (Tensor): The row maxima and inverse sums.
-        parts (Tensor): Workspace for the parts of long rows.
-        features (FeatureSums): Features of edges, if any.
+        out (Tensor): ``[num_queries, heads, value_channels]``.
+        max_inv_sum (Tensor): ``[num_queries, heads, 2]``.
+        parts (Tensor): ``[heads, parts, value_channels + 2]``, from :meth:`Tasks.parts`.
+        features (FeatureSums): Features of edges, and tensors for their weighted sums.
     """
     _launch(attend_short_rows, rows, nodes, *nodes, *terms, out, max_inv_sum, parts, *features,
             parts.size(1), dtype=out.dtype, over_queries=True, **_sizes(features.attr))
@@ -62,18 +64,20 @@ def attend(rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor, max_inv_s
 def grads_of_queries(rows: Rows, nodes: list[Tensor], terms: Terms, softmax: tuple[Tensor, ...],
                      grads: tuple[Tensor | None, ...], parts: Tensor,
                      features: FeatureGrads) -> None:
-    """Write the gradients of queries, bias and gate, and to ``parts`` the sums of the parts of long
-    rows.
+    """Write the gradients of queries, bias and gate. For long rows that are cut into parts, write
+    the sums over each part to ``parts`` instead of the gradients of the query.
 
     Args:
         rows (Rows): The edges grouped by query.
         nodes (list of Tensor): Query, key, value, and the gradient of the output.
         terms (Terms): The terms of the logits.
-        softmax (tuple of Tensor): The output; row maxima and inverse sums; and a tensor for the
-            softmax that the pass over keys reads, or None if edges have features.
-        grads (tuple of Tensor): Tensors for the gradients; None for gradients that are not needed.
-        parts (Tensor): Workspace for the parts of long rows.
-        features (FeatureGrads): Features of edges, if any.
+        softmax (tuple of Tensor): The output; the maximum logits and inverse sums ``[num_queries,
+            heads, 2]``; and a tensor ``[num_queries, heads, 4]`` that is filled for
+            :func:`grads_of_keys`, or None if edges have features.
+        grads (tuple of Tensor): Tensors for the gradients of query, bias and gate; None for
+            gradients that are not needed.
+        parts (Tensor): ``[heads, parts, channels]``, from :meth:`Tasks.parts`.
+        features (FeatureGrads): Features of edges, and tensors for the results.
     """
     _launch(grads_of_short_queries, rows, nodes, *nodes, *terms, *softmax, *grads, parts, *features,
             parts.size(1), rows.num_edges, dtype=parts.dtype, over_queries=True,
@@ -83,18 +87,19 @@ def grads_of_queries(rows: Rows, nodes: list[Tensor], terms: Terms, softmax: tup
 def grads_of_keys(rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms, softmax: Tensor,
                   features: FeatureGrads, grads: tuple[Tensor, Tensor],
                   parts: tuple[Tensor, Tensor]) -> None:
-    """Write the gradients of keys and values, and to ``parts`` the sums of the parts of long rows.
+    """Write the gradients of keys and values. For long rows that are cut into parts, write the sums
+    over each part to ``parts`` instead.
 
     Args:
         rows (Rows): The edges grouped by key.
         perm (Tensor): The place of each of these edges in the order by query.
         nodes (list of Tensor): Query, key, value, and the gradient of the output.
         terms (Terms): The terms of the logits.
-        softmax (Tensor): Row maximum, inverse sum and delta of each query, as the pass over queries
-            writes them.
-        features (FeatureGrads): The results of the pass over queries if edges have features.
+        softmax (Tensor, optional): The last tensor of ``softmax`` of :func:`grads_of_queries`.
+        features (FeatureGrads): The results of :func:`grads_of_queries` if edges have features.
         grads (tuple of Tensor): Tensors for the gradients of keys and of values.
-        parts (tuple of Tensor): Workspaces for the parts of long rows, for keys and for values.
+        parts (tuple of Tensor): ``[heads, parts, channels]`` for keys and for values, from
+            :meth:`Tasks.parts`.
     """
     _launch(grads_of_short_keys, rows, nodes, perm, *nodes, *terms, softmax, features.grad_dot,
             features.weight, *grads, *parts, parts[0].size(1), rows.num_edges,
@@ -126,7 +131,10 @@ def _sizes(attr: Tensor | None) -> dict[str, int]:
 
 @triton.jit
 def _row_of_program(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part):
-    """Return the results of ``edges_of_tasks`` as scalars, for the single task of this program."""
+    """Return six scalars for the row, or part of a row, that this program computes: the row; where
+    its edges begin and end; the index of its sums in the workspace of parts; whether the program
+    has a row; and whether it has only a part of it. The arguments are :meth:`Rows.pointers` without
+    the columns."""
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, 1)
     return (tl.max(row, axis=0), tl.max(begin, axis=0), tl.max(end, axis=0), tl.max(slot, axis=0),
@@ -144,8 +152,14 @@ def attend_short_rows(
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, FEATURES: tl.constexpr,
         FEATURE_WIDTH: tl.constexpr):
-    """Kernel: compute the outputs, row maxima and inverse sums of a query in some heads, or the
-    sums over a part of its edges."""
+    """Kernel: write the output, the maximum logit m, and 1 over the sum of ``exp(logit - m)`` of a
+    query in ``BLOCK`` heads. For a part of a long row, write sums over the part to ``parts``
+    instead.
+
+    The arguments up to ``part`` are :meth:`Rows.pointers`, those from ``bias`` to ``SOFTCAP`` are
+    :class:`Terms`, and those from ``feature_query`` to ``feature_parts`` are :class:`FeatureSums`.
+    ``SHARING`` heads of queries share a head of keys.
+    """
     row, begin, end, slot, is_task, is_part = _row_of_program(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -218,12 +232,15 @@ def grads_of_short_queries(
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, FEATURES: tl.constexpr,
         FEATURE_WIDTH: tl.constexpr):
-    """Kernel: compute the gradients of a query in some heads, and of the bias and gate of its
+    """Kernel: compute the gradients of a query in ``BLOCK`` heads, and of the bias and gate of its
     edges.
 
-    For the pass over keys, also write the row maximum, the inverse sum and the delta of the query,
-    adjacent in memory. If edges have features, write the gradients of the dot products and the
-    weights of edges instead.
+    For the pass over keys, also write three numbers of the query to ``softmax``: its maximum logit,
+    its inverse sum of exponentials, and its sum of weight times gradient of the weight. If edges
+    have features, write the gradients of the dot products and the weights of edges instead.
+
+    The arguments up to ``part`` are :meth:`Rows.pointers`, those from ``bias`` to ``SOFTCAP`` are
+    :class:`Terms`, and those from ``feature_query`` to ``weights`` are :class:`FeatureGrads`.
     """
     row, begin, end, slot, is_task, is_part = _row_of_program(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
@@ -309,9 +326,14 @@ def grads_of_short_keys(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Kernel: compute the gradients of a key and its value in some heads, or the sums over a part
-    of their edges. The gradients of dot products and the weights are computed again, unless the
-    pass over queries has stored them."""
+    """Kernel: compute the gradients of a key and its value in ``BLOCK`` heads. For a part of a long
+    row, write sums over the part to ``parts`` and ``value_parts`` instead.
+
+    If ``grad_dots`` and ``weights`` are given, they are used, else they are computed again from
+    ``softmax``. :func:`grads_of_short_queries` writes both. The arguments up to ``part`` are
+    :meth:`Rows.pointers`, and those from ``bias`` to ``SOFTCAP`` are :class:`Terms`. ``perm`` has
+    the place of each edge in the order by query.
+    """
     row, begin, end, slot, is_task, is_part = _row_of_program(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
     key_head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -46,7 +46,8 @@ _BLOCKS = 256  # that a program of cut_blocks cuts
 
 
 class Tiles(NamedTuple):
-    """The blocks of 64 rows of a graph that kernels over tiles compute."""
+    """The blocks of 64 rows of a graph that kernels over tiles compute. These kernels multiply all
+    pairs of 64 rows and 32 columns at once."""
 
     num_tiles: Tensor  # upper bound for each block; 0 if kernels over rows compute the block
     tasks: Tasks  # whose places are blocks
@@ -54,26 +55,38 @@ class Tiles(NamedTuple):
 
     @property
     def have_rows(self) -> bool:
-        """Return False as soon as the host knows that kernels over tiles compute no row."""
+        """Return whether kernels over tiles compute any rows. Return True as long as the host does
+        not know."""
         known = self.num_blocks.now()
         return known is None or known > 0
 
     @property
     def leave_rows(self) -> bool:
-        """Return False as soon as the host knows that kernels over tiles compute all rows."""
+        """Return whether kernels over tiles leave any rows to kernels over rows. Return True as
+        long as the host does not know."""
         known = self.num_blocks.now()
         return known is None or known < self.num_tiles.numel()
 
     def rest_of(self, rows: Rows) -> Rows:
-        """Return ``rows`` such that kernels over rows leave out the rows that kernels over tiles
-        compute."""
+        """Return a copy of ``rows`` for kernels over rows, which makes them skip the rows that
+        kernels over tiles compute."""
         return rows._replace(num_tiles=self.num_tiles)
 
 
 def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, channels: int,
          dtype: torch.dtype, terms: Terms) -> Tiles | None:
-    """Return the rows that kernels over tiles compute. Return ``None`` if the dtype or the sizes
-    already show that there are none."""
+    """Choose the rows that kernels over tiles compute. Return None if the dtype or the sizes
+    already show that there are none.
+
+    Args:
+        indptr (Tensor): Where the edges of each row begin.
+        column (Tensor): The key of each edge, or its query if rows are keys.
+        num_columns (int): Number of columns.
+        heads (int): Number of heads of queries, or of keys if rows are keys.
+        channels (int): Largest number of channels of a query, key or value.
+        dtype (torch.dtype): Dtype of the queries.
+        terms (Terms): The terms of the logits.
+    """
     edges, num_rows = _edges_of_a_tile(num_columns, channels, dtype, terms), indptr.numel() - 1
     # If 64 rows have fewer edges on average than one tile needs, the graph is not examined.
     if edges is None or column.numel() * ROWS_OF_A_TILE < edges * num_rows:
@@ -90,8 +103,8 @@ def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, channels:
 
 def _edges_of_a_tile(num_columns: int, channels: int, dtype: torch.dtype,
                      terms: Terms) -> int | None:
-    """Return the number of edges of a tile from which on kernels over tiles are faster than kernels
-    over rows, or ``None`` if kernels over tiles do not support the arguments."""
+    """Return how many edges a tile must have so that kernels over tiles are faster than kernels
+    over rows. Return None if kernels over tiles do not support the arguments."""
     width = width_of(channels)
     if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MAX_COLUMNS:
         return None
@@ -101,12 +114,12 @@ def _edges_of_a_tile(num_columns: int, channels: int, dtype: torch.dtype,
 
 def choose(indptr: Tensor, column: Tensor, num_columns: int, edges: int) -> tuple[Tensor, Tensor]:
     """Choose the blocks of 64 rows that kernels over tiles compute: those whose tiles have at least
-    ``edges`` edges on average.
+    ``edges`` edges on average. Edges are given by ``indptr`` and ``column``, as in :func:`plan`.
 
     Returns:
-        A pair: an upper bound of the tiles of each block, int32 ``[num_blocks]``, or 0 for blocks
-        that are not chosen; and the sum of these numbers and the number of chosen blocks, int32
-        ``[2]``.
+        A pair: an upper bound of the number of tiles with edges in each block, int32
+        ``[num_blocks]``, which is 0 for blocks that are not chosen; and the sum of these bounds and
+        the number of chosen blocks, int32 ``[2]``.
     """
     num_rows = indptr.numel() - 1
     num_programs = triton.cdiv(num_rows, ROWS_OF_A_TILE)
@@ -119,7 +132,17 @@ def choose(indptr: Tensor, column: Tensor, num_columns: int, edges: int) -> tupl
 
 def attend(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor,
            max_inv_sum: Tensor) -> None:
-    """Write the outputs, row maxima and inverse sums of the rows that ``tiles`` contains."""
+    """Write the outputs, the maximum logits and the inverse sums of exponentials of the rows that
+    ``tiles`` has chosen.
+
+    Args:
+        tiles (Tiles): The chosen blocks of rows.
+        rows (Rows): The edges grouped by query.
+        nodes (list of Tensor): Query, key and value.
+        terms (Terms): The terms of the logits.
+        out (Tensor): ``[num_queries, heads, value_channels]``.
+        max_inv_sum (Tensor): ``[num_queries, heads, 2]``.
+    """
     (query, key, value), tasks = nodes, tiles.tasks
     parts = tasks.parts(query.size(1), value.size(2) + 2, out.dtype)
     launch(attend_tiles, (tasks.number, query.size(1)), *_pointers(tiles, rows), *nodes,
@@ -130,8 +153,20 @@ def attend(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms, out: Ten
 
 def grads_of_queries(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms,
                      softmax: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> None:
-    """Write the gradients of the queries that ``tiles`` contains, and of the bias and gate of their
-    edges."""
+    """Write the gradients of the queries that ``tiles`` has chosen, and of the bias and gate of
+    their edges.
+
+    Args:
+        tiles (Tiles): The chosen blocks of rows.
+        rows (Rows): The edges grouped by query.
+        nodes (list of Tensor): Query, key, value, and the gradient of the output.
+        terms (Terms): The terms of the logits.
+        softmax (tuple of Tensor): The output; the maximum logits and inverse sums ``[num_queries,
+            heads, 2]``; and a tensor ``[num_queries, heads, 4]`` that is filled for
+            :func:`grads_of_keys`.
+        grads (tuple of Tensor): Tensors for the gradients of query, bias and gate; None for
+            gradients that are not needed.
+    """
     (query, key, value, _), tasks = nodes, tiles.tasks
     parts = tasks.parts(query.size(1), query.size(2), softmax[-1].dtype)
     launch(grads_of_tiled_queries, (tasks.number, query.size(1)), *_pointers(tiles, rows), *nodes,
@@ -142,8 +177,17 @@ def grads_of_queries(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms
 
 def grads_of_keys(tiles: Tiles, rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms,
                   softmax: Tensor, grads: tuple[Tensor, Tensor]) -> None:
-    """Write the gradients of the keys and values that ``tiles`` contains. The edges are grouped by
-    key."""
+    """Write the gradients of the keys that ``tiles`` has chosen, and of their values.
+
+    Args:
+        tiles (Tiles): The chosen blocks of rows.
+        rows (Rows): The edges grouped by key.
+        perm (Tensor): The place of each of these edges in the order by query.
+        nodes (list of Tensor): Query, key, value, and the gradient of the output.
+        terms (Terms): The terms of the logits.
+        softmax (Tensor): The last tensor of ``softmax`` of :func:`grads_of_queries`.
+        grads (tuple of Tensor): Tensors for the gradients of keys and of values.
+    """
     (query, key, value, _), tasks = nodes, tiles.tasks
     all_parts = [tasks.parts(key.size(1), grad.size(2), softmax.dtype) for grad in grads]
     launch(grads_of_tiled_keys, (tasks.number, key.size(1)), *_pointers(tiles, rows), perm,
@@ -154,8 +198,9 @@ def grads_of_keys(tiles: Tiles, rows: Rows, perm: Tensor, nodes: list[Tensor], t
 
 
 def _tasks(num_tiles: Tensor, totals: Tensor, num_edges: int, heads: int) -> Tasks:
-    """Return tasks whose places are blocks of 64 rows. Blocks with a large share of all tiles are
-    cut into parts."""
+    """Return tasks for kernels that compute blocks of 64 rows. A block with a large share of all
+    tiles is cut into several tasks. ``num_tiles`` and ``totals`` are the results of
+    :func:`choose`."""
     max_tiles = num_edges // min(EDGES_OF_A_TILE.values())
     max_more = min(_SHARE_OF_A_PART // heads, max_tiles // _TILES_OF_A_PART)
     num_blocks = num_tiles.numel()
@@ -169,7 +214,7 @@ def _tasks(num_tiles: Tensor, totals: Tensor, num_edges: int, heads: int) -> Tas
 
 
 def _pointers(tiles: Tiles, rows: Rows) -> tuple[Tensor | int, ...]:
-    """Return the first arguments of every kernel over tiles."""
+    """Return the first arguments of every kernel over tiles, from ``indptr`` to ``max_more``."""
     tasks = tiles.tasks
     return (rows.indptr, rows.column, tiles.num_tiles, tasks.more, tasks.place_of_more,
             rows.num_rows, tasks.num_places, tasks.max_more)
@@ -184,7 +229,8 @@ def _constants(query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
 
 def _num_warps(terms: Terms, *summed: Tensor) -> int:
     """Return the number of warps of a program, four or eight. Eight warps multiply some pairs
-    twice, but have twice as many registers for sums and for values of edges."""
+    twice, but have twice as many registers for sums and for values of edges. ``summed`` are the
+    tensors whose weighted sums a program computes."""
     widths = [width_of(x.size(2)) for x in summed]
     is_alone = len(widths) == 1 and not _has_logits_of_edges(terms)
     return 4 if is_alone or max(widths) <= _FEW_CHANNELS else 8
@@ -200,8 +246,9 @@ def _has_logits_of_edges(terms: Terms) -> bool:
 @kernel
 def choose_tiles(indptr, column, num_tiles, totals, num_rows, num_columns, EDGES: tl.constexpr,
                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Kernel: write an upper bound of the number of tiles of a block, or 0 if its tiles have fewer
-    than ``EDGES`` edges on average.
+    """Kernel: write an upper bound of the number of tiles with edges in a block of ``ROWS`` rows to
+    ``num_tiles``, or 0 if these tiles have fewer than ``EDGES`` edges on average. Add the bound,
+    and 1 for the block, to ``totals``.
 
     The range of columns gives an upper bound, and the longest row gives a lower bound. If these
     bounds do not decide, tiles are counted one by one.
@@ -231,8 +278,10 @@ def choose_tiles(indptr, column, num_tiles, totals, num_rows, num_columns, EDGES
 @kernel
 def cut_blocks(num_tiles, totals, more, place_of_more, num_places, max_more, HEADS: tl.constexpr,
                TILES: tl.constexpr, SHARE: tl.constexpr, BLOCKS: tl.constexpr):
-    """Kernel: cut some blocks into parts. A part has at least ``TILES`` tiles, and at least the
-    share ``1 / SHARE`` of the tiles of all heads."""
+    """Kernel: cut some blocks of rows into parts, and write where their parts are to ``more`` and
+    ``place_of_more``, as :func:`put_more` does. A part has at least ``TILES`` tiles, and at least
+    the share ``1 / SHARE`` of the tiles of all heads. ``num_tiles`` and ``totals`` are the results
+    of :func:`choose`."""
     block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
     tiles = tl.load(num_tiles + block, mask=block < num_places, other=0)
     of_a_part = tl.maximum(tl.cdiv(tl.load(totals).to(tl.int64) * HEADS, SHARE), TILES)
@@ -242,8 +291,8 @@ def cut_blocks(num_tiles, totals, more, place_of_more, num_places, max_more, HEA
 
 @triton.jit
 def _columns_between(column, begin, end, num_columns):
-    """Return the first and the last column in which any of the rows has an edge. If there are no
-    edges, the first is larger than the last."""
+    """Return the first and the last column in which any of some rows has an edge. If there are no
+    edges, the first is larger than the last. The edges of each row are ``begin:end``."""
     has_edges = begin < end
     low = tl.load(column + begin, mask=has_edges, other=0).to(tl.int32)
     high = tl.load(column + end - 1, mask=has_edges, other=0).to(tl.int32)
@@ -254,9 +303,13 @@ def _columns_between(column, begin, end, num_columns):
 @triton.jit
 def _rows_of_task(indptr, column, num_tiles, more, place_of_more, num_rows, num_places, max_more,
                   num_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return seven values for this program: its rows; whether each row exists; three results as of
-    ``edges_of_rows``; the index of the sums of each row in the workspace of parts; and whether the
-    rows are a part of a block. A part has the edges in a range of columns.
+    """Return seven values for the block of rows, or the part of a block, that this program
+    computes. A part has the edges in a range of columns.
+
+    The values are: its rows; whether each row exists; the edge from which edges are counted, and
+    where the edges of each row begin and end; the index of the sums of each row in the workspace of
+    parts; and whether each row has only a part of its edges. The arguments up to ``max_more`` are
+    the result of :func:`_pointers`.
     """
     task = tl.program_id(0).to(tl.int64)
     part = task - num_places  # a further part, if not negative
@@ -285,7 +338,8 @@ def _rows_of_task(indptr, column, num_tiles, more, place_of_more, num_rows, num_
 
 @triton.jit
 def _first_edge(column, begin, end, least):
-    """Return the first edge of each row whose column is at least ``least``, by bisection."""
+    """Return for each row the first of its edges ``begin:end`` whose column is at least ``least``,
+    or ``end`` if there is none. Columns ascend, so bisection finds it."""
     while tl.max(end - begin, axis=0) > 0:
         middle = begin + (end - begin) // 2
         found = tl.load(column + middle, mask=begin < end, other=0).to(tl.int32)
@@ -303,8 +357,13 @@ def attend_tiles(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Kernel: compute the outputs, row maxima and inverse sums of a block of queries, or the sums
-    of a part of it."""
+    """Kernel: write the output, the maximum logit m, and 1 over the sum of ``exp(logit - m)`` of a
+    block of queries in one head. For a part of a block, write sums over the part to ``parts``
+    instead.
+
+    The arguments up to ``max_more`` are the result of :func:`_pointers`, those from ``bias`` to
+    ``SOFTCAP`` are :class:`Terms`, and the constants are the result of :func:`_constants`.
+    """
     row, is_row, base, first, end, slot, is_part = _rows_of_task(
         indptr, edge_key, num_tiles, more, place_of_more, num_rows, num_places, max_more,
         num_columns, ROWS, COLUMNS)
@@ -346,12 +405,20 @@ def attend_tiles(
 @triton.jit
 def _add_product(sums, weight, is_edge, x_j, x, j, num_columns, head, HEADS: tl.constexpr,
                  CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return ``sums`` plus the product of ``weight`` and ``x_j``. If ``x_j`` has a non-finite
-    value, it reaches only rows with an edge to its column.
+    """Return ``sums`` plus the matrix product of ``weight`` and ``x_j``. A non-finite value of
+    ``x_j`` reaches only rows with an edge to its column.
 
     Tensor cores round weights, and rounded weights would not sum to the divisor of the softmax. So
     each weight is split into parts that tensor cores represent exactly. float16 is multiplied in
     TF32, because its range is too small for the parts.
+
+    Args:
+        sums: ``[rows, WIDTH]``.
+        weight: ``[rows, columns]``, 0 if there is no edge.
+        is_edge: Whether each pair is an edge, ``[rows, columns]``.
+        x_j: The vectors of the columns, ``[columns, WIDTH]``.
+        x: The tensor of these vectors, ``[num_columns, HEADS, CHANNELS]``.
+        j: The columns.
     """
     IS_BF16: tl.constexpr = x_j.dtype == tl.bfloat16
     DTYPE: tl.constexpr = tl.bfloat16 if IS_BF16 else tl.float32
@@ -388,9 +455,15 @@ def grads_of_tiled_queries(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Kernel: compute the gradients of a block of queries, or the sums of a part of it, and the
-    gradients of bias and gate of the edges. For the pass over keys, also write the row maximum, the
-    inverse sum and the delta of each query, adjacent in memory."""
+    """Kernel: compute the gradients of a block of queries in one head, and of the bias and gate of
+    their edges. For a part of a block, write sums over the part to ``parts`` instead of the
+    gradients of queries.
+
+    For the pass over keys, also write three numbers of each query to ``softmax``: its maximum
+    logit, its inverse sum of exponentials, and its sum of weight times gradient of the weight. The
+    arguments up to ``max_more`` are the result of :func:`_pointers`, those from ``bias`` to
+    ``SOFTCAP`` are :class:`Terms`, and the constants are the result of :func:`_constants`.
+    """
     row, is_row, base, first, end, slot, is_part = _rows_of_task(
         indptr, edge_key, num_tiles, more, place_of_more, num_rows, num_places, max_more,
         num_columns, ROWS, COLUMNS)
@@ -451,7 +524,14 @@ def grads_of_tiled_keys(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Kernel: compute the gradients of a block of keys and values, or the sums of a part of it."""
+    """Kernel: compute the gradients of a block of keys and values in one head. For a part of a
+    block, write sums over the part to ``parts`` and ``value_parts`` instead.
+
+    The arguments up to ``max_more`` are the result of :func:`_pointers`, those from ``bias`` to
+    ``SOFTCAP`` are :class:`Terms`, and the constants are the result of :func:`_constants`. ``perm``
+    has the place of each edge in the order by query, and ``softmax`` is written by
+    :func:`grads_of_tiled_queries`.
+    """
     row, is_row, base, begin, end, slot, is_part = _rows_of_task(
         indptr, edge_query, num_tiles, more, place_of_more, num_rows, num_places, max_more,
         num_columns, ROWS, COLUMNS)

@@ -22,7 +22,7 @@ if sys.platform == 'linux':
     @jit_inline
     def ask_for_huge_pages(space):
         """Request pages of 2 MiB for a large array, so that accesses to distant rows do not miss
-        the TLB. Outside compiled loops, numpy requests them."""
+        the TLB. numpy itself requests such pages, but not in compiled loops."""
         begin = (space.ctypes.data + 4095) // 4096 * 4096
         size = space.ctypes.data + space.nbytes - begin
         if size >= HUGE:
@@ -35,8 +35,8 @@ else:
 
 @jit_inline
 def aligned(num_rows, width, like):
-    """Return an uninitialised array that is aligned to cache lines, because a vector that lies in
-    two lines takes twice as long."""
+    """Return an uninitialised array ``[num_rows, width]`` in the dtype of ``like``. It is aligned
+    to cache lines, because a vector that lies in two lines takes twice as long."""
     space = np.empty(num_rows * width + 64, like.dtype)
     ask_for_huge_pages(space)
     skip = -space.ctypes.data % 64 // space.itemsize
@@ -45,17 +45,20 @@ def aligned(num_rows, width, like):
 
 @jit_inline
 def odd_lines(channels, like):
-    """Return ``channels`` rounded up to an odd number of cache lines, for rows that are read and
-    written in turn. On CPUs, a load waits for an earlier store if their addresses differ by a
-    multiple of 4,096 bytes. This holds for every eighth row of 512 bytes."""
+    """Return ``channels`` rounded up such that a row has an odd number of cache lines, for rows
+    that are read and written in turn. ``like`` has the dtype of the row.
+
+    On CPUs, a load waits for an earlier store if their addresses differ by a multiple of 4,096
+    bytes. With rows of 512 bytes, this would happen at every eighth row.
+    """
     line = 64 // like.itemsize
     return ((channels + line - 1) // line // 2 * 2 + 1) * line
 
 
 @jit
 def gather(rows, shift, x, low, head, heads):
-    """Copy the vectors of one head of ``x``, from node ``low`` on, to the columns of ``rows`` from
-    ``shift`` on."""
+    """Copy ``x[low:low + len(rows), head]`` into ``rows``, from column ``shift`` on. ``x`` is flat,
+    ``[nodes * heads, channels]``."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
         prefetch_row(x, row + 4 * AHEAD * heads)
@@ -64,8 +67,8 @@ def gather(rows, shift, x, low, head, heads):
 
 @jit
 def put(x, rows, shift, low, head, heads):
-    """Copy the columns of ``rows`` from ``shift`` on to the vectors of one head of ``x``, from node
-    ``low`` on: the reverse of :func:`gather`."""
+    """Copy the columns of ``rows`` from ``shift`` on into ``x[low:low + len(rows), head]``, the
+    reverse of :func:`gather`. ``x`` is flat, ``[nodes * heads, channels]``."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
         prefetch_row(x, row + 4 * AHEAD * heads)
@@ -74,7 +77,7 @@ def put(x, rows, shift, low, head, heads):
 
 @jit_inline
 def clear(rows, shift):
-    """Set the columns of ``rows`` from ``shift`` on to 0."""
+    """Set ``rows[:, shift:]`` to 0."""
     for j in range(rows.shape[0]):
         for c in range(shift, rows.shape[1]):
             rows[j, c] = 0
@@ -82,11 +85,11 @@ def clear(rows, shift):
 
 @jit
 def keys_per_chunk(channels, edges, segment):
-    """Return the number of keys of a chunk of a segment.
+    """Return the number of keys of a segment that loops copy into the cache together, a chunk.
 
     The keys of a chunk, ``channels`` values each, fit in the cache, unless rows have few edges.
-    Then a chunk is larger, so that a row has about ``_EDGES_PER_VISIT`` edges in it. All items of a
-    segment use the same chunks, because the order of sums depends on them.
+    Then a chunk is larger, so that a row has about 16 edges in it. All items of a segment use the
+    same chunks, because the order of sums depends on them.
     """
     first_row, last_row = edges.row_ptr[segment], edges.row_ptr[segment + 1]
     num_keys = edges.column_ptr[segment + 1] - edges.column_ptr[segment]
@@ -101,21 +104,23 @@ _EDGES_PER_VISIT = 16
 
 @jit_inline
 def exceeds_cache(rows):
-    """Return whether a chunk is larger than the cache, which happens if rows have few edges."""
+    """Return whether the keys of a chunk, copied to ``rows``, are larger than the cache. This
+    happens if the rows of the graph have few edges."""
     return rows.size > _CHUNK
 
 
 @jit_inline
 def prefetch_keys(rows, low, edge_key, first, last):
-    """Prefetch the keys of the edges from ``first`` to ``last``, for chunks that are larger than
-    the cache."""
+    """Prefetch the keys of the edges ``first:last``, at most 16, from a chunk that is larger than
+    the cache. ``rows`` has the keys of the chunk, from key ``low`` on."""
     for e in range(first, min(last, first + _EDGES_PER_VISIT)):
         prefetch_row(rows, np.int64(edge_key[e]) - low)
 
 
 @jit
 def max_chunk(items, channels, edges):
-    """Return the largest number of keys in a chunk, over all items."""
+    """Return the largest number of keys in a chunk, over the segments of all work items.
+    ``channels`` is the number of values of a key in the chunk."""
     largest = 0
     for item in range(len(items)):
         largest = max(largest, keys_per_chunk(channels, edges, items[item, 3]))
@@ -124,8 +129,8 @@ def max_chunk(items, channels, edges):
 
 @jit_inline
 def first_from(up, last_key, edge_key, first, last):
-    """Return the first of the edges from ``first`` to ``last`` whose key is at least ``up``, or
-    ``last`` if there is none."""
+    """Return the first of the edges ``first:last`` of a row whose key is at least ``up``, or
+    ``last`` if there is none. ``last_key`` is the end of the keys of the segment."""
     if up == last_key:
         return last
     while first < last and edge_key[first] < up:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class Edges(NamedTuple):
-    """The edges of a graph, grouped into rows. A row contains the edges of a query, and its columns
-    are keys. In the order by key, a row contains the edges of a key, and its columns are
-    queries."""
+    """The edges of a graph, grouped into rows. If edges are sorted by query, a row contains the
+    edges of a query, and its columns are keys. If edges are sorted by key, a row contains the edges
+    of a key, and its columns are queries."""
 
     indptr: np.ndarray  # where the edges of each row begin
     column: np.ndarray  # the node at the other end of each edge
@@ -27,9 +27,16 @@ class Edges(NamedTuple):
 
     @classmethod
     def of_rows(cls, indptr: Tensor, column: Tensor, perm: Tensor | None = None) -> Edges:
-        """Return the edges as one segment. This is for loops over values ``[heads, nodes,
-        channels]``: the values of one head are close together in memory, so nothing is gained by
-        processing segments one by one."""
+        """Return the edges as one segment, for loops over values ``[heads, nodes, channels]``.
+        These values of a head are close together in memory, so such loops do not process segments
+        one by one.
+
+        Args:
+            indptr (Tensor): Where the edges of each row begin.
+            column (Tensor): The node at the other end of each edge.
+            perm (Tensor, optional): For edges sorted by key, the place of each edge if sorted by
+                query.
+        """
         whole = np.array([0, indptr.numel() - 1])
         perm = _NO_PERM if perm is None else perm.numpy()
         return cls(indptr.numpy(), column.contiguous().numpy(), perm, whole, whole)

@@ -139,8 +139,8 @@ def add_weighted(total, row, weight, y, shift, column, n):
 
 @jit_inline
 def add_weighted_and_dots(total, row, weight, dot, x, y, column, n):
-    """Do the same as :func:`add_weighted` with a shift of 0, and add ``<x[0], y[column[e]]>`` to
-    ``dot[e]``. Each row of ``y`` is read once."""
+    """Add ``sum_e weight[e] * y[column[e]]`` to ``total[row]``, and ``<x[0], y[column[e]]>`` to
+    ``dot[e]``, for each of ``n`` edges. Each row of ``y`` is read only once."""
     width, end = total.shape[1], n // 4 * 4
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):
@@ -211,8 +211,8 @@ def scatter(y, shift, weight, x, row, column, n):
 
 @jit_inline
 def add_products(total, x, row, weight, y, shift, to_grad, column, n):
-    """Do the same as :func:`add_weighted`, and in the same pass as :func:`scatter` with the shift
-    ``shift + to_grad``."""
+    """Do the same as :func:`add_weighted`, and in the same pass add ``weight[e] * x[row]`` to
+    ``y.flat[column[e] * y.shape[1] + shift + to_grad:]`` for each of ``n`` edges."""
     width, stride, end = x.shape[1], y.shape[1], n // 2 * 2
     whole, begin, zero = width // LANES * LANES, row * width, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):

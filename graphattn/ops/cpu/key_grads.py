@@ -17,7 +17,7 @@ from graphattn.ops.pages import new_rows
 class KeyGrads(NamedTuple):
     """Gradients of keys, and workspaces for the parts that work items contribute.
 
-    For each segment and head of keys, the first item writes to the gradients. Each later item
+    For each segment and head of keys, the first work item writes to the gradients. Each later item
     writes to its own rows of a workspace, and these rows are added at the end in a fixed order. The
     items do not depend on the number of threads, so results are the same bit for bit for any number
     of threads.
@@ -52,11 +52,13 @@ class KeyGrads(NamedTuple):
         return cls(grads, shared, items, edges.column_ptr, queries_per_key)
 
     def targets(self) -> list[np.ndarray | Tensor]:
-        """Return the arrays that loops write to: the gradients, and then the workspaces."""
+        """Return the arrays that loops write to: the gradients ``[num_keys * num_kv_heads,
+        channels]``, and then the workspaces."""
         return [*node_rows(self.grads[0].dtype, *self.grads), *self.shared]
 
     def sums(self) -> list[Tensor]:
-        """Return the gradients, after adding the workspaces. All items must be done."""
+        """Add the workspaces to the gradients, and return the gradients. Call this method once,
+        after all work items are done."""
         for head, _, _, segment, row in self.items[self.items[:, 4] >= 0].tolist():
             first, last = self.key_ptr[segment:segment + 2].tolist()
             for grad, shared in zip(self.grads, self.shared):
@@ -65,11 +67,12 @@ class KeyGrads(NamedTuple):
 
 
 def _num_parts(edges: Edges, shape: tuple[int, int]) -> int:
-    """Return the number of parts into which edges are cut, in addition to heads and segments.
+    """Return the number of parts with equal numbers of edges into which all edges are cut.
+    ``shape`` has the number of heads, and of multiplications for each edge of a head.
 
-    There are at most four parts, or more if each part has at least ``_EDGES_PER_KEY`` edges for
-    each key. An item writes the gradients of all its keys, so many parts are slow: for 20 % of
-    4,096 x 4,096 pairs and 4 heads of 32 channels, 51 parts took 4 to 9 % longer than 12.
+    There are at most four parts, or more if each part has at least 256 edges for each key. A part
+    writes the gradients of all its keys, so many parts are slow: for 20 % of 4,096 x 4,096 pairs
+    and 4 heads of 32 channels, 51 parts took 4 to 9 % longer than 12.
     """
     edges_per_key = int(edges.indptr[-1]) * shape[0] // max(int(edges.column_ptr[-1]), 1)
     most = max(4, min(64, edges_per_key // _EDGES_PER_KEY))

@@ -49,7 +49,8 @@ def _launch(start, num_threads, *arguments):
 
 @intrinsic
 def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
-    """Call ``kernel(*arguments)`` in each thread, and return the number of calls that failed."""
+    """Call ``kernel(*arguments)`` in each of ``num_threads`` threads, and return the number of
+    calls that failed. ``start`` is the result of :func:`graphattn._threads.start_of_threads`."""
     of_kernel = kernel.get_call_type(typingctx, arguments.types, {})
     compiled = kernel.dispatcher.overloads[of_kernel.args]
 
@@ -93,8 +94,14 @@ def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
 
 
 def without_owners(context, builder, kind, value):
-    """Return an array, or a tuple of arrays, that does not count references. The caller must hold a
-    reference. Threads that count references to the same array would wait for one another."""
+    """Return an array, or a tuple of arrays, without reference counting, as an LLVM value. Threads
+    that count references to the same array would wait for one another.
+
+    Args:
+        context, builder: The context and the builder of numba's code generation.
+        kind (types.Type): The numba type of ``value``.
+        value (ir.Value): The array or tuple. The caller must hold a reference to it.
+    """
     if isinstance(kind, types.Array):
         array = context.make_array(kind)(context, builder, value)
         array.meminfo = ir.Constant(array.meminfo.type, None)

@@ -24,7 +24,8 @@ EDGES_AT_ONCE = 1 << 20  # summed over the heads of a slice
 
 
 class Orders(NamedTuple):
-    """The edges in both orders. The order by key is empty if no gradient is needed."""
+    """The edges of a graph, sorted by query and sorted by key. The latter is empty if no gradient
+    is needed."""
 
     csr: Edges  # by query
     csc: Edges  # by key
@@ -37,36 +38,37 @@ class Orders(NamedTuple):
                    perm)
 
     def to_key_order(self, csr_values: Tensor) -> Tensor:
-        """Return values ``[heads, num_edges]`` in the order by key, given the values in the order
-        by query."""
+        """Return ``csr_values`` ``[heads, num_edges]``, which are sorted by query, in the order by
+        key."""
         csc_values = torch.empty_like(csr_values, memory_format=torch.contiguous_format)
         run(_to_key_order, self.csc, (len(csr_values), 1), csr_values.contiguous(), csc_values)
         return csc_values
 
     def to_query_order(self, csc_values: Tensor, out: Tensor) -> None:
-        """Write values ``[heads, num_edges]`` to ``out`` in the order by query, given the values in
-        the order by key."""
+        """Write ``csc_values`` ``[heads, num_edges]``, which are sorted by key, to ``out`` in the
+        order by query."""
         run(_to_query_order, self.csc, (len(csc_values), 1), csc_values, out)
 
     def values_by_key(self, values: Tensor | None) -> Tensor | None:
-        """Return a bias or gate ``[num_edges, heads or 1]`` in the order by key, given the order by
-        query. Return None for None."""
+        """Return a bias or gate ``[num_edges, heads or 1]``, which is sorted by query, in the order
+        by key. Return None for None."""
         if values is None or values.stride(0) == 0:  # None, or one value for all edges
             return values
         return values.detach()[self.perm]
 
 
 def groups_of_heads(num_heads: int, num_edges: int) -> list[slice]:
-    """Return slices of the heads. The heads of a slice are computed together."""
+    """Divide the heads into slices that are computed one after the other. A slice has at most about
+    a million edges, summed over its heads, or it is a single head with more edges."""
     size = min(num_heads, max(1, EDGES_AT_ONCE // max(num_edges, 1)))
     return [slice(first, min(first + size, num_heads)) for first in range(0, num_heads, size)]
 
 
 def workspaces(groups: list[slice], nodes: list[Tensor], edges: list[Tensor] = ()) -> list[Tensor]:
-    """Return uninitialised workspaces for the heads of one slice.
+    """Return uninitialised workspaces for the heads of one slice, for all slices in turn.
 
     Args:
-        groups (list of slice): The slices of the heads.
+        groups (list of slice): The slices of the heads, the largest first.
         nodes (list of Tensor): Tensors ``[nodes, heads, channels]``. Each gets a workspace
             ``[heads, nodes, channels]``.
         edges (list of Tensor): Tensors ``[num_edges]``. Each gets a workspace ``[heads,
@@ -85,7 +87,8 @@ def head_major(tensor: Tensor, heads: slice, workspace: Tensor) -> Tensor:
 
 @in_threads
 def _to_key_order(items, progress, csr_values, csc_values, edges):
-    """Copy the value of each edge to its place in the order by key."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: copy ``csr_values``, which are sorted by
+    query, to ``csc_values``, sorted by key. Both are ``[heads, num_edges]``."""
     indptr, perm = edges.indptr, edges.perm
     item = next_item(progress, 0)
     while item < len(items):
@@ -99,7 +102,8 @@ def _to_key_order(items, progress, csr_values, csc_values, edges):
 
 @in_threads
 def _to_query_order(items, progress, csc_values, csr_values, edges):
-    """Copy the value of each edge to its place in the order by query."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: copy ``csc_values``, which are sorted by
+    key, to ``csr_values``, sorted by query. Both are ``[heads, num_edges]``."""
     indptr, perm = edges.indptr, edges.perm
     item = next_item(progress, 0)
     while item < len(items):

@@ -37,8 +37,8 @@ def edge_rows(x: Tensor, dtype: torch.dtype) -> np.ndarray:
 
 @jit_inline
 def whole_vectors(n):
-    """Return ``n`` rounded up to whole SIMD vectors. Loops compute up to there, because computing
-    the last values one by one would take longer."""
+    """Return ``n`` rounded up to a multiple of ``LANES``, so that loops over ``n`` values compute
+    whole SIMD vectors. Computing the last values one by one would take longer."""
     return (n + LANES - 1) // LANES * LANES
 
 

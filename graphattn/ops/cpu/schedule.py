@@ -31,7 +31,8 @@ def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: in
 
     Args:
         kernel (Callable): A result of :func:`graphattn.ops.cpu.launch.in_threads`. In each phase,
-            it claims items by :func:`next_item` until there are none.
+            it claims items by :func:`next_item` until there are none. ``progress`` has the counters
+            of claimed and finished items.
         edges (Edges): The rows of the kernel.
         shape (tuple): The number of heads, and of multiplications for each edge of a head.
         arguments: Further arguments of the kernel; tensors are passed as arrays.
@@ -47,16 +48,27 @@ def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: in
 
 
 def cut(edges: Edges, shape: tuple[int, int], items_per_thread: int = 16) -> np.ndarray:
-    """Return work items, int64 ``[num_items, 5]``: the head, the first row, the row after the last,
-    the segment, and whether an earlier item has the same head and segment."""
+    """Divide the edges of all heads into work items with about equal numbers of edges.
+
+    Args:
+        edges (Edges): The edges.
+        shape (tuple): The number of heads, and of multiplications for each edge of a head.
+        items_per_thread (int): Number of items for each thread, if there is enough work for several
+            threads.
+
+    Returns:
+        int64 array ``[num_items, 5]``: the head, the first row, the row after the last, the
+        segment, and whether an earlier item has the same head and segment.
+    """
     num_threads = _num_threads(edges, shape)
     num_parts = 1 if num_threads == 1 else items_per_thread * num_threads
     return cut_into_items(edges.indptr, edges.row_ptr, shape[0], num_parts)
 
 
 def cut_for_chunks(edges: Edges, shape: tuple[int, int]) -> np.ndarray:
-    """Return fewer items than :func:`cut`, for loops that copy all keys of an item into the cache.
-    At 1 % of 4,096 x 4,096 pairs, 16 items per thread took a tenth longer than 4."""
+    """Return work items as :func:`cut` does, but fewer, for loops that copy all keys of an item
+    into the cache. At 1 % of 4,096 x 4,096 pairs, 16 items per thread took a tenth longer than
+    4."""
     return cut(edges, shape, items_per_thread=4)
 
 
@@ -65,16 +77,24 @@ def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
 
 
 def worthwhile_parts(edges: Edges, shape: tuple[int, int], size: int) -> int:
-    """Return the number of parts of about ``size`` multiplications into which the work can be
-    divided. It does not depend on the number of threads."""
+    """Return the number of parts of about ``size`` multiplications into which the work along
+    ``edges`` can be divided. ``shape`` has the number of heads, and of multiplications for each
+    edge of a head. The result does not depend on the number of threads."""
     heads, products = shape
     return 1 + int(edges.indptr[-1]) * heads * products // size
 
 
 @jit
 def cut_into_items(indptr, row_ptr, heads, num_parts):
-    """Return work items as :func:`cut` does. All heads of all segments, one after the other, are
-    cut at the end of each head, and into ``num_parts`` parts with equal numbers of edges."""
+    """Return work items as :func:`cut` does. The edges of all heads are cut into ``num_parts``
+    parts with equal numbers of edges, and also at the end of each head and segment.
+
+    Args:
+        indptr (ndarray): Where the edges of each row begin.
+        row_ptr (ndarray): Where the rows of each segment begin.
+        heads (int): Number of heads.
+        num_parts (int): Number of parts.
+    """
     num_segments = len(row_ptr) - 1
     items = np.empty((num_segments * heads + num_parts - 1, 5), np.int64)
     num_edges, end_item, done, part = indptr[-1] * heads, 0, 0, 1

@@ -64,7 +64,7 @@ def splat(typingctx, scalar):
 
 @intrinsic
 def load(typingctx, array, position):
-    """Return the vector that begins at ``array.flat[position]``."""
+    """Return the vector of ``LANES`` values that begins at ``array.flat[position]``."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, signature.return_type)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
@@ -73,8 +73,8 @@ def load(typingctx, array, position):
 
 @intrinsic
 def load_four(typingctx, array, position):
-    """Return the vector of four values that begins at ``array.flat[position]``, as
-    :func:`sum_lanes_of_each` returns it."""
+    """Return the vector of four values that begins at ``array.flat[position]``. It has the type of
+    a result of :func:`sum_lanes_of_each`."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, signature.return_type)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
@@ -236,7 +236,8 @@ def sum_lanes_of_each(typingctx, a, b, c, d):
 @intrinsic
 def atomic_add(typingctx, counters, position):
     """Add 1 to ``counters.flat[position]`` atomically, and return the previous value. A thread that
-    loads the new value also sees what this thread has written before."""
+    reads the new value by :func:`load_acquire` also sees what the calling thread has written
+    before."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
         return builder.atomic_rmw('add', pointer, ir.IntType(64)(1), 'acq_rel')
@@ -245,7 +246,8 @@ def atomic_add(typingctx, counters, position):
 
 @intrinsic
 def load_acquire(typingctx, counters, position):
-    """Return ``counters.flat[position]``, to which other threads add by :func:`atomic_add`."""
+    """Return ``counters.flat[position]``. After that, the calling thread sees what other threads
+    had written before they added to this counter by :func:`atomic_add`."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
         return builder.load_atomic(pointer, 'acquire', 8)
@@ -267,9 +269,11 @@ def _as_float(typingctx, bits):
 
 @jit(inline=True, fastmath=frozenset({'contract'}))
 def _reduced(x, exponent, ln2_high, ln2_low):
-    """Return ``x`` minus a multiple of ln 2, which is given as the sum of two numbers. The compiler
-    must not reorder these sums, because it would merge the two numbers, but it may fuse products
-    and sums. Without fused products, the exponential would lose three bits."""
+    """Return ``x - exponent * ln(2)``, for ln(2) as the sum of ``ln2_high`` and ``ln2_low``.
+
+    The compiler must not reorder these sums, because it would merge the two numbers, but it may
+    fuse products and sums. Without fused products, the exponential would lose three bits.
+    """
     return x - exponent * ln2_high - exponent * ln2_low
 
 

@@ -48,7 +48,18 @@ class Terms(NamedTuple):
     def of(cls, edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None,
            scale: float, dropout_p: float, dtype: torch.dtype, heads: slice, num_heads: int,
            softcap: float = 0.) -> Terms:
-        """Return the terms of a slice of the heads, in ``dtype``."""
+        """Return the terms of a slice of the heads, in ``dtype``.
+
+        Args:
+            edge_bias, edge_gate (Tensor, optional): ``[num_edges, num_heads or 1]``.
+            seed (Tensor, optional): The seed of dropout, int64 ``[1]``.
+            scale (float): Factor of the dot products.
+            dropout_p (float): Probability that a weight is dropped.
+            dtype (torch.dtype): float32 or float64.
+            heads (slice): The heads.
+            num_heads (int): Number of all heads.
+            softcap (float): The softcap, or 0 for none.
+        """
         nothing = _NOTHING[dtype]
         bias, gate = (nothing if values is None or _is_everywhere(values, neutral)
                       else _of_heads(values, heads, dtype)
@@ -78,8 +89,8 @@ def _is_everywhere(values: Tensor, number: float) -> bool:
 
 @jit_inline
 def modify(logit, terms, first, n, head):
-    """Replace the dot products of the ``n`` edges from ``first`` on by their logits: apply scale,
-    gate, softcap and bias."""
+    """Replace the dot products in ``logit`` by logits, in place: apply scale, gate, softcap and
+    bias. They belong to the ``n`` edges from ``first`` on, in one head."""
     scale, gate, bias = terms.scale, terms.gate, terms.bias
     for e in range(whole_vectors(n)):
         logit[e] *= scale
@@ -96,8 +107,9 @@ def modify(logit, terms, first, n, head):
 
 @jit_inline
 def modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head):
-    """Replace the gradients of the logits of ``n`` edges by the gradients of their dot products,
-    and write the gradients of bias and gate unless their arrays are empty."""
+    """Replace the gradients of the logits in ``grad`` by the gradients of the dot products ``dot``,
+    in place. They belong to the ``n`` edges from ``first`` on, in one head. The gradients of bias
+    and gate are written too, unless ``grad_bias`` and ``grad_gate`` are empty."""
     if grad_bias.shape[0] > 0:
         for e in range(n):
             grad_bias[first + e, head] = grad[e]
@@ -127,8 +139,8 @@ def _overload_cap(logit, softcap, n):
 
 
 def multiply_by_slope(grad, dot, softcap, terms, first, n, head):
-    """Multiply the gradients of ``n`` edges by the derivative of the softcap. Do nothing if
-    ``softcap`` is None."""
+    """Multiply the gradients of ``n`` edges by the derivative of the softcap at their dot products
+    ``dot``. Do nothing if ``softcap`` is None."""
     raise NotImplementedError  # compiled code calls the overload
 
 
@@ -183,12 +195,21 @@ def exponentials(logit, n, row_max):
 @jit_inline
 def differentiate(dot, grad, weight, kept, first, n, row_max, inv_sum, delta, terms, head,
                   grad_bias, grad_gate):
-    """Compute the gradients of the dot products of ``n`` edges of a row, and their weights.
+    """Compute the gradients of the dot products of ``n`` edges of a query, and their weights.
 
     Before the call, ``dot`` has the dot products of the query with its keys, and ``grad`` has the
     dot products of the gradient of the output with the values. Afterwards, ``grad`` has the
-    gradients of ``dot``, and ``weight`` has the weights after dropout. ``kept`` is a workspace, and
-    must have ones if there is no dropout.
+    gradients of ``dot``, and ``weight`` has the weights after dropout.
+
+    Args:
+        kept: A workspace, which must be filled with ones if there is no dropout.
+        first: The first of the edges.
+        row_max: The maximum logit m of the query.
+        inv_sum: 1 over the sum of ``exp(logit - m)``.
+        delta: The sum of weight times gradient of the weight.
+        terms: The terms of the logits.
+        grad_bias, grad_gate: The gradients of bias and gate are written here, unless they are
+            empty.
     """
     for e in range(whole_vectors(n)):
         weight[e] = dot[e]
@@ -206,8 +227,9 @@ def differentiate(dot, grad, weight, kept, first, n, row_max, inv_sum, delta, te
 
 @jit_inline
 def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
-    """Write the row maximum and the inverse sum of a row. A row without edges gets ``inf`` and 0,
-    so that its weights are 0."""
+    """Write ``row_max`` and ``1 / row_sum``, the maximum logit of a row and the inverse of its sum
+    of exponentials, to ``max_inv_sum[row]``. If the sum is 0, write ``inf`` and 0, so that
+    recomputed weights are 0."""
     is_nothing = row_sum == 0
     max_inv_sum[row, 0] = np.inf if is_nothing else row_max
     max_inv_sum[row, 1] = 0 if is_nothing else 1 / row_sum
@@ -215,7 +237,7 @@ def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
 
 @jit_inline
 def drop_out(weight, terms, first, n, head):
-    """Apply dropout to the weights of the ``n`` edges from ``first`` on."""
+    """Apply dropout to the weights of the ``n`` edges from ``first`` on in one head, in place."""
     if terms.threshold > 0:
         for e in range(n):
             weight[e] *= keep(terms, first + e, head)
@@ -223,7 +245,7 @@ def drop_out(weight, terms, first, n, head):
 
 @jit_inline
 def keep(terms, edge, head):
-    """Return the factor of the weight of an edge and a head under dropout: 0 or
-    ``keep_scale``."""
+    """Return the factor of the weight of an edge and a head under dropout: 0, or ``1 / (1 -
+    dropout_p)``."""
     bits = random_bits(terms.seed, edge * terms.num_heads + terms.first_head + head + 1)
     return terms.keep_scale if bits >= terms.threshold else terms.keep_scale * 0

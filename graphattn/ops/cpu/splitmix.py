@@ -10,13 +10,14 @@ from graphattn._splitmix import FIRST, SECOND, STEP
 
 @jit(inline=True)
 def random_bits(state, number):
-    """Return the 64 random bits with the number ``number`` in the stream of the seed ``state``."""
+    """Return the 64 random bits number ``number`` of the stream of the seed ``state``, as
+    uint64."""
     return mix(state + uint64(number) * uint64(STEP))
 
 
 @jit(inline=True)
 def mix(bits):
-    """Return the hash of a uint64 that :func:`graphattn._splitmix.mix` defines."""
+    """Return a hash of a uint64, the same as :func:`graphattn._splitmix.mix`."""
     bits = (bits ^ (bits >> uint64(30))) * uint64(FIRST)
     bits = (bits ^ (bits >> uint64(27))) * uint64(SECOND)
     return bits ^ (bits >> uint64(31))

@@ -38,8 +38,8 @@ _ALONE = 2  # time of an edge in a column that not all rows share, relative to a
 
 @jit
 def in_tiles(edges, most, fixed):
-    """Return for each segment whether tiles compute at most ``most`` pairs for each edge. The
-    overhead of each row of a tile counts as ``fixed`` pairs."""
+    """Return for each segment whether tiles compute at most ``most`` pairs for each of its edges,
+    bool ``[num_segments]``. The overhead of each row of a tile counts as ``fixed`` pairs."""
     num_segments = len(edges.row_ptr) - 1
     are_tiled = np.empty(num_segments, np.bool_)
     for segment in range(num_segments):
@@ -85,16 +85,30 @@ def new_panels(num_columns, x):
 
 @jit_inline
 def new_tile(width, like):
-    """Return an array for the rows of a tile, ``width`` values each. A row may begin and end inside
-    a panel."""
+    """Return an uninitialised flat array for a tile of ``ROWS`` rows of ``width`` values, in the
+    dtype of ``like``. Each row has extra space, because it may begin and end inside a panel."""
     return aligned(ROWS, (width + 4 * PANEL) // PANEL * PANEL, like).reshape(-1)
 
 
 @jit_inline
 def next_ranges(starts, ends, position, begin, num_rows, begin_item, low, up, edges):
-    """Write the next range of columns of each row of a tile to ``starts`` and ``ends``. Only the
-    columns from ``low`` to ``up`` count, and they are numbered from ``low`` on. Return where the
-    panels of all ranges begin, and where the last range ends."""
+    """Find the next range of consecutive columns of each row of a tile, and write it to
+    ``starts[r]`` and ``ends[r]``. Only the columns ``low:up`` count, and they are numbered from
+    ``low`` on. A row without a range gets 0 and 0.
+
+    Args:
+        starts, ends (ndarray): The results, ``[ROWS]``.
+        position (ndarray): The next edge of each row of a work item.
+        begin (int): The first row of the tile.
+        num_rows (int): Number of rows of the tile.
+        begin_item (int): The first row of the work item.
+        low, up (int): The range of columns.
+        edges (Edges): The edges.
+
+    Returns:
+        Where the panels of all ranges begin, and where the last range ends. The first is not below
+        the second if there are no ranges.
+    """
     indptr, column, left, right = edges.indptr, edges.column, up - low, np.int64(0)
     for r in range(ROWS):
         starts[r] = ends[r] = 0
@@ -110,8 +124,8 @@ def next_ranges(starts, ends, position, begin, num_rows, begin_item, low, up, ed
 
 @jit_inline
 def _end_of_range(column, first, last):
-    """Return the end of the range of edges that begins at ``first`` and has consecutive columns.
-    The columns of a row ascend, so the end is found by bisection."""
+    """Return the end of the edges that begin at ``first`` and have consecutive columns, at most
+    ``last``. The columns of a row ascend, so bisection finds the end."""
     inside, end, middle = first, last, last - 1
     while inside + 1 < end:
         if column[middle] - column[first] == middle - first:
@@ -124,15 +138,16 @@ def _end_of_range(column, first, last):
 
 @jit_inline
 def stride_of_rows(left, right):
-    """Return the distance of the rows of a tile in memory: the columns from ``left`` to ``right``
-    in whole panels, and one more vector or two, so that the number of vectors is odd."""
+    """Return the number of values between two rows of a tile in memory, for the columns
+    ``left:right``. It is the size of whole panels plus one or two vectors, so that the number of
+    vectors is odd."""
     return (whole_panels(right - left) // LANES + 1 | 1) * LANES
 
 
 @jit
 def gather_panels(panels, x, low, num_keys, head, heads):
-    """Copy the vectors of one head of ``x``, from node ``low`` on, to panels ``[num_panels,
-    channels, PANEL]``."""
+    """Copy ``x[low:low + num_keys, head]`` to ``panels``, a flat ``[num_panels, channels, PANEL]``.
+    ``x`` is flat too, ``[nodes * heads, channels]``. The last panel is filled up with zeros."""
     width = x.shape[1]
     for first in range(0, num_keys, PANEL):
         n = min(PANEL, num_keys - first)
@@ -149,7 +164,8 @@ def gather_panels(panels, x, low, num_keys, head, heads):
 
 @jit_inline
 def gather_tile(tile, x, row, step, num_rows):
-    """Copy the rows ``row``, ``row + step``, ... of ``x`` to a tile ``[ROWS, space]``."""
+    """Copy the rows ``x[row + r * step]``, for r from 0 to ``num_rows - 1``, to ``tile``, a flat
+    ``[ROWS, space]``."""
     space = len(tile) // ROWS
     rows = tile.reshape(ROWS, space)
     for r in range(num_rows):
@@ -158,15 +174,16 @@ def gather_tile(tile, x, row, step, num_rows):
 
 @jit_inline
 def prefetch_tile(x, row, step):
-    """Prefetch the rows of the next tile."""
+    """Prefetch the rows of the tile after this one: ``x[row + r * step]``, for r from ``ROWS``
+    on."""
     for r in range(ROWS, 2 * ROWS):
         prefetch_row(x, row + r * step)
 
 
 @jit_inline
 def tile_dots(dot, stride, x, panels, width, low, up):
-    """Write the dot products of the rows of a tile ``x`` with the keys from ``low`` to ``up``. A
-    panel must begin at ``low``."""
+    """Write the dot products of the rows of the tile ``x`` with the keys ``low:up`` to ``dot``, a
+    flat ``[ROWS, stride]``. A panel must begin at ``low``. ``width`` is the number of channels."""
     space = len(x) // ROWS
     for key in range(low, up, PANEL):
         tile = no_sums(dot)
@@ -177,8 +194,9 @@ def tile_dots(dot, stride, x, panels, width, low, up):
 
 @jit_inline
 def tile_weighted(total, weight, stride, left, starts, ends, num_rows, y, width):
-    """Write the weighted sum of each row ``r`` of a tile over its range, ``sum_j weight[r, j -
-    left] * y[j]``, to ``total``.
+    """Write ``sum_j weight[r, j - left] * y[j]``, summed over the range ``starts[r]:ends[r]`` of
+    row r, to row r of the tile ``total``. ``weight`` is a flat ``[ROWS, stride]``, and ``width`` is
+    the number of channels.
 
     The columns are added in ascending order, so that a sum does not depend on the other rows. The
     columns that all ranges contain are added for all rows together. The other columns are added row
@@ -199,7 +217,9 @@ def tile_weighted(total, weight, stride, left, starts, ends, num_rows, y, width)
 
 @jit_inline
 def _add_alone(total, weight, stride, left, starts, ends, begin, end, num_rows, y, c):
-    """Add to the sum of each row its columns from ``begin`` to ``end``, row by row."""
+    """Add ``weight[r, j - left] * y[j]`` to row r of the tile ``total``, for the columns j of its
+    range ``starts[r]:ends[r]`` that are also in ``begin:end``. Only the ``PANEL`` channels from
+    ``c`` on are added."""
     space = len(total) // ROWS
     for r in range(num_rows):
         for at in range(c, c + PANEL, LANES):
@@ -212,7 +232,8 @@ def _add_alone(total, weight, stride, left, starts, ends, begin, end, num_rows, 
 @jit_inline
 def tile_scatter(y, shift, weight, stride, left, starts, ends, x, width):
     """Add ``weight[r, j - left] * x[r]`` to the channels of ``y[j]`` from ``shift`` on, for each
-    row ``r`` of a tile ``x`` and each ``j`` in its range, in ascending order of ``r``."""
+    row r of the tile ``x`` and each j in its range ``starts[r]:ends[r]``, in ascending order of r.
+    ``weight`` is a flat ``[ROWS, stride]``, and ``width`` is the number of channels."""
     space, y_stride = len(x) // ROWS, y.shape[1]
     begin, end = _common(starts, ends)
     for r in range(ROWS):
@@ -229,7 +250,8 @@ def tile_scatter(y, shift, weight, stride, left, starts, ends, x, width):
 
 @jit_inline
 def _scatter_alone(y, shift, weight, own, begin, end, x, x_row, c):
-    """Add the row of a tile, times its weights, to the columns from ``begin`` to ``end``."""
+    """Add ``weight[own + j] * x[x_row + k]`` to ``y[j, shift + k]``, for each column j in
+    ``begin:end`` and the ``PANEL`` channels k from ``c`` on."""
     for at in range(c, c + PANEL, LANES):
         one = load(x, x_row + at)
         for j in range(begin, end):
@@ -239,7 +261,8 @@ def _scatter_alone(y, shift, weight, own, begin, end, x, x_row, c):
 
 @jit_inline
 def _common(starts, ends):
-    """Return the range of columns that is part of the range of every row."""
+    """Return the range of columns that the ranges ``starts[r]:ends[r]`` of all rows have in common.
+    Rows without a range are left out."""
     begin, end = np.int64(0), np.int64(2**62)
     for r in range(ROWS):
         if starts[r] < ends[r]:
@@ -249,7 +272,7 @@ def _common(starts, ends):
 
 @jit_inline
 def add_total(x, row, total, r):
-    """Add the row ``r`` of a tile to ``x[row]``."""
+    """Add row ``r`` of the tile ``total`` to ``x[row]``."""
     width, begin = x.shape[1], r * (len(total) // ROWS)
     whole = width // LANES * LANES
     for c in range(0, whole, LANES):
@@ -265,8 +288,8 @@ def add_total(x, row, total, r):
 
 @intrinsic
 def borrow(typingctx, array):
-    """Return ``array`` as an array that does not count references. The caller must hold a
-    reference. Otherwise, the slice of each row would count references twice."""
+    """Return ``array`` without reference counting. The caller must hold a reference. If references
+    were counted, each slice of a row would count twice."""
     def codegen(context, builder, signature, args):
         return without_owners(context, builder, array, args[0])
     return array(array), codegen
@@ -274,7 +297,8 @@ def borrow(typingctx, array):
 
 @intrinsic
 def no_sums(typingctx, like):
-    """Return the vectors of a tile of zeros."""
+    """Return a tile of zeros, in the dtype of ``like``. A tile in registers is a tuple with the
+    vectors of one panel for each of ``ROWS`` rows."""
     def codegen(context, builder, signature, args):
         zero = ir.Constant(context.get_value_type(vector_of(like)), [0.] * LANES)
         return context.make_tuple(builder, signature.return_type, [zero] * (ROWS * _VECTORS))
@@ -283,7 +307,8 @@ def no_sums(typingctx, like):
 
 @intrinsic
 def load_tile(typingctx, array, position, step):
-    """Return the vectors that begin at ``array.flat[position + r * step]``, for each row ``r``."""
+    """Return a tile. Its row r has the ``PANEL`` values that begin at ``array.flat[position + r *
+    step]``."""
     def codegen(context, builder, signature, args):
         return context.make_tuple(builder, signature.return_type, [
             builder.load(pointer, align=array.dtype.bitwidth // 8)
@@ -303,8 +328,8 @@ def store_tile(typingctx, array, position, step, tile):
 
 @intrinsic
 def add_outer(typingctx, tile, x, position, step, y, y_position):
-    """Return ``tile`` plus ``x.flat[position + r * step] * y.flat[y_position:]`` in each row
-    ``r``."""
+    """Return ``tile`` plus an outer product: ``x.flat[position + r * step]`` times the ``PANEL``
+    values from ``y.flat[y_position]`` on, in each row r."""
     def codegen(context, builder, signature, args):
         one = [args[4], args[5], ir.IntType(64)(0)]
         shared = [builder.load(pointer, align=y.dtype.bitwidth // 8)
@@ -321,8 +346,8 @@ def add_outer(typingctx, tile, x, position, step, y, y_position):
 
 @intrinsic
 def add_inner(typingctx, y, y_position, tile, x, position, step):
-    """Add to ``y.flat[y_position:]`` the sum over the rows ``r`` of a tile of the row times
-    ``x.flat[position + r * step]``."""
+    """Add ``sum_r x.flat[position + r * step] * tile[r]``, summed over the rows r of the tile, to
+    the ``PANEL`` values from ``y.flat[y_position]`` on."""
     def codegen(context, builder, signature, args):
         factors = [_broadcast(builder, builder.load(pointer))
                    for pointer in _scalars(context, builder, x, args[3:], ROWS)]
@@ -342,7 +367,8 @@ def _tile_of(array: types.Array) -> types.UniTuple:
 
 
 def _scalars(context, builder, array, args, rows):
-    """Return pointers to ``array.flat[position + r * step]``, for each row ``r``."""
+    """Return LLVM pointers to ``array.flat[position + r * step]``, for ``rows`` rows r. ``args``
+    has the LLVM values of the array, the position and the step."""
     data = context.make_array(array)(context, builder, args[0]).data
     first = builder.gep(data, [args[1]])
     return [builder.gep(first, [builder.mul(args[2], ir.IntType(64)(r))]) for r in range(rows)]

@@ -25,7 +25,8 @@ from graphattn.ops.cpu.schedule import finish_and_next_item, next_item, run, wai
 
 
 class Hops(NamedTuple):
-    """Values and teleport of a slice of the heads, and the messages of all heads."""
+    """Inputs of diffusion for a slice of the heads, and the messages of all heads. A *message* of a
+    hop is the weighted sum of values at a query."""
 
     start: Tensor  # the original values, [heads, nodes, channels]
     teleport: Tensor  # [hops, heads, nodes]
@@ -36,8 +37,16 @@ class Hops(NamedTuple):
     @classmethod
     def of(cls, value: Tensor, teleport: Tensor, messages: Tensor, heads: slice,
            spaces: list[Tensor]) -> Hops:
-        """Return the values and teleport of a slice of the heads. The values are copied into the
-        first of the workspaces ``spaces``."""
+        """Return the inputs of diffusion for the slice ``heads``.
+
+        Args:
+            value (Tensor): ``[nodes, all heads, channels]``; the slice is copied into
+                ``spaces[0]``.
+            teleport (Tensor): ``[hops, nodes, all heads]``.
+            messages (Tensor): ``[hops, all heads, nodes, channels]``, or empty to keep no messages.
+            heads (slice): The heads.
+            spaces (list of Tensor): Workspaces, ``[heads, nodes, channels]`` each.
+        """
         start = head_major(value, heads, spaces[0])
         teleport = teleport[..., heads].detach().to(start.dtype).transpose(1, 2).contiguous()
         return cls(start, teleport, messages, heads.start,
@@ -45,12 +54,14 @@ class Hops(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the number of heads, and of multiplications for each edge of a head."""
+        """Return the number of heads, and of multiplications for each edge of a head, as
+        :func:`~graphattn.ops.cpu.schedule.run` expects them."""
         return len(self.start), self.start.size(2)
 
     def diffuse(self, edges: Edges, weight: Tensor) -> Tensor:
-        """Return the values after the last hop, ``[heads, nodes, channels]``. ``weight`` is
-        ``[heads, num_edges]`` in the order by query."""
+        """Return the values after the last hop, ``[heads, nodes, channels]``, and store the
+        messages of all hops unless ``self.messages`` is empty. ``weight`` is ``[heads,
+        num_edges]``, sorted by query."""
         after, other, unkept = self.spaces
         messages, first_head = (self.messages, self.first_head) if len(self.messages) else (
             unkept.unsqueeze(0), 0)
@@ -61,7 +72,8 @@ class Hops(NamedTuple):
 
 
 class HopGrads(NamedTuple):
-    """The gradients of value and teleport."""
+    """Gradients of the values ``[nodes, heads, channels]`` and of the teleports ``[hops, nodes,
+    heads]`` of diffusion."""
 
     value: Tensor
     teleport: Tensor
@@ -109,7 +121,9 @@ class HopGrads(NamedTuple):
 
 @in_threads
 def _diffuse(items, progress, start, weight, teleport, messages, first_head, after, other, edges):
-    """Compute all hops: the message of each hop, mixed with the original values ``start``."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: compute all hops. Each hop writes the
+    weighted sums of values to ``messages``, and mixes them with the original values ``start``. The
+    results of hops alternate between ``after`` and ``other``."""
     indptr, edge_key = edges.indptr, edges.column
     x = start
     for hop in range(len(teleport) - 1, -1, -1):
@@ -132,14 +146,19 @@ def _diffuse(items, progress, start, weight, teleport, messages, first_head, aft
 def _diffuse_backward(
         items, progress, x, weight, start, teleport, messages, first_head, grad, next_x, grad_start,
         grad_teleport, dot, delta, edges):
-    """Compute the gradients of each hop, the last hop first.
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: compute the gradients of each hop, the last
+    hop first.
 
     Let y be the values before a hop: the original values, or the result of the previous hop. The
-    loop computes from ``x``, the gradient of the message of this hop:
+    message of the hop is the weighted sum of y. From ``x``, the gradient of this message, the loop
+    computes:
 
     - ``grad``, the gradient of y, which is the weighted sum of ``x``;
     - ``next_x``, the gradient of the message of the previous hop;
-    - ``dot``, the gradient of each weight, which is the sum over hops of ``<x_i, y_j>``;
+    - ``grad_start``, the gradient of the original values, a sum over hops;
+    - ``grad_teleport``, the gradient of the teleports of the hop, unless the array is empty;
+    - ``dot``, the gradient of each weight, which is the sum over hops of ``<x_i, y_j>``, unless the
+      array is empty;
     - ``delta``, for each query the sum of weight times gradient of the weight.
     """
     indptr, edge_query = edges.indptr, edges.column
@@ -182,7 +201,8 @@ def _diffuse_backward(
 
 @jit_inline
 def restart_row(out, row, message, start, teleport, i):
-    """Write row ``i`` of the result of :func:`graphattn.ops.edge_math.restart` to ``out[row]``."""
+    """Write ``(1 - teleport) * message[i] + teleport * start[i]`` to ``out[row]``. If ``teleport``
+    is 0, ``start`` is not read, so a non-finite value in it has no effect."""
     copy_row(out, row, 0, message, i, 0, message.shape[1])
     if teleport != 0:
         multiply_row(out, row, out.dtype.type(1 - teleport))

@@ -86,8 +86,16 @@ def diffused_attention_backward_cuda(
 
 def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
             messages: Tensor) -> Tensor:
-    """Return the values ``[nodes, heads, channels]`` after all hops, and write the message of each
-    hop to ``messages``."""
+    """Return the values after all hops, ``[nodes, heads, channels]``.
+
+    Args:
+        weight (Tensor): ``[heads, num_edges]``.
+        value (Tensor): ``[nodes, heads, channels]``.
+        teleport (Tensor): ``[hops, nodes, heads]``.
+        rows (Rows): The edges grouped by query.
+        messages (Tensor): Unless it is empty, the weighted sums of values in each hop are written
+            here, ``[hops, heads, nodes, channels]``.
+    """
     dtype = accumulation_dtype(value)
     start = z = value.to(dtype)
     for hop in reversed(range(len(teleport))):
@@ -103,7 +111,8 @@ def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor,
               both: BothOrders, needs_weight: bool,
               needs_teleport: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of ``weight`` ``[heads, num_edges]``, ``value`` and ``teleport``. A
-    gradient that is not needed is an empty tensor."""
+    gradient that is not needed is an empty tensor. ``messages`` are those that :func:`diffuse` has
+    written."""
     dtype = accumulation_dtype(value)
     start, grad = value.to(dtype), grad_out.to(dtype)
     grad_weight = torch.zeros_like(weight) if needs_weight else weight.new_empty(0)
@@ -125,8 +134,17 @@ def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor,
 
 
 def _before(hop: int, messages: Tensor, value: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
-    """Return the values ``[nodes, heads, channels]`` before hop number ``hop``. The hop with the
-    largest number is the first one."""
+    """Return the values ``[nodes, heads, channels]`` before hop number ``hop``. Hops are counted
+    down to 0, so the first hop has the largest number.
+
+    Args:
+        hop (int): Number of the hop.
+        messages (Tensor): The weighted sums of values in each hop, ``[hops, heads, nodes,
+            channels]``.
+        value (Tensor): The original values.
+        start (Tensor): The original values in the dtype of accumulation.
+        teleport (Tensor): ``[hops, nodes, heads]``.
+    """
     if hop == len(teleport) - 1:
         return value
     return restart(messages[hop + 1].transpose(0, 1), start, teleport[hop + 1].unsqueeze(-1))

@@ -60,7 +60,9 @@ def edge_dot_backward_cpu(
 
 @in_threads
 def _dot(items, progress, query, key, heads, dot, edges):
-    """Write the dot product of query and key of each edge to ``dot``, ``[num_edges, heads]``."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the dot product of the query and the
+    key of each edge to ``dot``, ``[num_edges, heads]``. ``query`` and ``key`` are ``[nodes * heads,
+    channels]``."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = max_row_length(indptr), np.empty(max_rows(items), np.int64)
     row_dot = np.empty(longest, query.dtype)
@@ -93,9 +95,14 @@ def _dot(items, progress, query, key, heads, dot, edges):
 @in_threads
 def _dot_backward(items, progress, query, key, grad_dot, heads, grad_query, grad_key,
                   shared_grad_key, edges):
-    """Write the gradients of queries, and for each work item the part of the gradients of keys that
-    its queries contribute. Edges with a gradient of 0 are skipped, even if their query or key is
-    infinite, because some estimators leave half of the gradients 0."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the gradients of queries to
+    ``grad_query``, and those of keys to ``grad_key`` and ``shared_grad_key``, which are the targets
+    of :class:`KeyGrads`.
+
+    ``grad_dot`` is ``[num_edges, heads]``, and all other arrays are ``[nodes * heads, channels]``.
+    Edges with a gradient of 0 are skipped, even if their query or key is infinite, because some
+    estimators leave half of the gradients 0.
+    """
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = max_row_length(indptr), np.empty(max_rows(items), np.int64)
     weight, weighted_key = np.empty(longest, query.dtype), np.empty(longest, edge_key.dtype)

@@ -49,7 +49,9 @@ def dot_of_rows(
         indptr, edge_key, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
         query, key, dot, num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr, ADD: tl.constexpr,
         DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr):
-    """Kernel: compute the dot products of some queries with the keys of their edges."""
+    """Kernel: write the dot products of some queries with the keys of their edges to ``dot``,
+    ``[HEADS, num_edges]``. With ``ADD``, add them to the values in ``dot``. The arguments up to
+    ``part`` are :meth:`Rows.pointers`."""
     row, begin, end, _, is_task, _ = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)

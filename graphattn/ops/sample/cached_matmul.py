@@ -11,7 +11,7 @@ from graphattn._tensors import is_traced
 
 class CachedMatmul:
     """Function that caches the product of two batches of matrices. It computes the product again
-    only if the factors are others, or a factor or the product was modified in place.
+    only if it is called with other factors, or if a factor or the product was modified in place.
 
     Results of operations are compared by version, which in-place changes increment. Leaves of the
     autograd graph are compared by value, because changes through ``.data``, as in clamping or
@@ -30,8 +30,8 @@ class CachedMatmul:
         self._kept: _Kept | None = None
 
     def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the matrix product ``x @ y``, from the cache if possible. ``x`` and ``y`` must
-        depend only on the tensors ``sources``."""
+        """Return ``torch.bmm(x, y)``, from the cache if possible. ``x`` and ``y`` must depend only
+        on the tensors ``sources``, whose changes are detected."""
         leaves = [source for source in sources if source.is_leaf] if self._compares_leaves else []
         if not _can_be_kept(sources, leaves):
             return torch.bmm(x, y)
@@ -60,7 +60,8 @@ class _Kept:
 
 
 def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
-    """Return whether the product of two matrices may be cached.
+    """Return whether the product of two matrices may be cached. ``sources`` are the tensors from
+    which the matrices are computed, and ``leaves`` are those of them that are compared by value.
 
     It may not be cached for traced or transformed tensors, which have no values yet; in inference
     mode, which tracks no versions and makes tensors unusable for training; with forward-mode

@@ -11,9 +11,9 @@ from graphattn.graphs.segments import Segments
 
 
 class Chunk(NamedTuple):
-    """Pairs of some rows with a range of keys. A row is a query. The rows are consecutive rows of
-    one segment, or all rows of several segments of the same shape. The range of keys is the whole
-    segment or a *piece* of it."""
+    """Pairs of queries and keys that are computed at once. The queries are consecutive queries of
+    one segment, or all queries of several segments of the same shape. The keys are all keys of
+    these segments, or a range of them, a *piece*."""
 
     first_query: Tensor  # of each segment, int64 [segments]
     num_queries: int  # of each segment
@@ -27,16 +27,24 @@ class Chunk(NamedTuple):
         return self.first_query.numel() * self.num_queries * self.num_keys
 
     def queries(self) -> Tensor:
-        """Return the query of each row of the chunk, int64 ``[segments * rows]``."""
+        """Return the queries of the chunk, int64 ``[segments * num_queries]``."""
         return _nodes(self.first_query, self.num_queries)
 
     def first_keys(self) -> Tensor:
-        """Return the first key of the piece of each row, int64 ``[segments * rows]``."""
+        """Return the first key of the chunk for each of its queries, int64 ``[segments *
+        num_queries]``."""
         return self.first_key.repeat_interleave(self.num_queries)
 
     def products(self, query_factor: Tensor, key_factor: Tensor, workspace: Tensor) -> Tensor:
-        """Return the product of the factors of each row and each key of the chunk, ``[segments *
-        rows, keys]``. It is stored in ``workspace``."""
+        """Return the products of the factors of all pairs of the chunk, ``[segments * num_queries,
+        num_keys]``.
+
+        Args:
+            query_factor (Tensor): ``[all queries, k]``.
+            key_factor (Tensor): ``[all keys, k]``.
+            workspace (Tensor): Flat tensor of at least ``num_pairs`` elements, which stores the
+                result.
+        """
         shape = (self.first_query.numel(), self.num_queries, self.num_keys)
         product = workspace[:self.num_pairs].view(shape)
         query = _rows(query_factor, self.first_query, self.num_queries)
@@ -50,10 +58,10 @@ def chunks_of(segments: Segments, pairs_per_chunk: int,
 
     Args:
         segments (Segments): The segments.
-        pairs_per_chunk (int): A chunk has at most about this number of pairs, unless a single row
-            is longer.
-        keys_per_piece (int, optional): Rows are cut into pieces of this number of keys; they are
-            not cut if omitted.
+        pairs_per_chunk (int): A chunk has at most about this number of pairs, or the pairs of a
+            single query.
+        keys_per_piece (int, optional): The keys of a segment are cut into pieces of this number of
+            keys; they are not cut if omitted.
     """
     segment_shape = torch.stack([segments.query_ptr.diff(), segments.key_ptr.diff()], dim=1)
     chunks = []
@@ -76,8 +84,8 @@ def _nodes(first: Tensor, size: int) -> Tensor:
 
 
 def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
-    """Return for each segment the ``size`` rows of ``factor`` from row ``first`` on, ``[segments,
-    size, k]``. The result is a view for one segment, and on CPUs also for adjacent segments."""
+    """Return ``factor[first[s]:first[s] + size]`` for each segment s, ``[segments, size, k]``. The
+    result is a view for one segment, and on CPUs also for adjacent segments."""
     num_segments = first.numel()
     if num_segments == 1 or first.device.type == 'cpu' and _are_adjacent(first, size):
         factor = factor.narrow(0, int(first[0]), size * num_segments)

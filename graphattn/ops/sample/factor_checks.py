@@ -43,7 +43,7 @@ def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
     """Raise a ValueError if a factor has a negative or non-finite value. Factors on a GPU are not
     checked."""
     factors = {name: factor.detach() for name, factor in factors.items() if factor.numel()}
-    if not factors or not _can_be_looked_at(*factors.values()):
+    if not factors or not _can_be_read(*factors.values()):
         return
     with torch.autocast(next(iter(factors.values())).device.type, enabled=False):
         bounds = torch.stack([torch.stack(torch.aminmax(factor)).double()
@@ -54,8 +54,9 @@ def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
                              f"{high})")
 
 
-def _can_be_looked_at(*tensors: Tensor) -> bool:
-    """Return whether the values of tensors can be read without synchronising a GPU."""
+def _can_be_read(*tensors: Tensor) -> bool:
+    """Return whether the values of tensors can be read without synchronising a GPU. Traced tensors
+    have no values."""
     return tensors[0].device.type == 'cpu' and not is_traced(*tensors)
 
 
@@ -73,7 +74,9 @@ def _check_nodes_of_heads(factors: dict[str, Tensor]) -> None:
 
 
 def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int, int]) -> None:
-    """Raise a ValueError unless all heads have equal numbers of segments, queries and keys."""
+    """Raise a ValueError unless all heads have equal numbers of segments, queries and keys.
+    ``sizes`` are the numbers of queries and of keys. On a GPU, only the number of segments is
+    checked."""
     if num_heads == 1 or len(segments) == 0:
         return
     segments_per_head, rest = divmod(len(segments), num_heads)
@@ -81,7 +84,7 @@ def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int
         raise ValueError(f"'query_ptr' must mark a multiple of {num_heads} segments, equally many "
                          f"for each of the {num_heads} heads of 'mixing' (got {len(segments)} "
                          f"segments)")
-    if not _can_be_looked_at(segments.query_ptr):
+    if not _can_be_read(segments.query_ptr):
         return
     for name, ptr, size in (('query_ptr', segments.query_ptr, sizes[0]),
                             ('key_ptr', segments.key_ptr, sizes[1])):

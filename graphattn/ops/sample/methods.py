@@ -75,7 +75,8 @@ def check_rate(expected_draws: float, model: FactorModel) -> None:
 
 
 def bound_is_too_high(bound: float, query: int) -> ValueError:
-    """Return the error to raise if ``method='thin'`` cannot sample a model."""
+    """Return the error to raise if ``method='thin'`` cannot sample a model, because ``bound``, an
+    upper bound of the edge probabilities of ``query``, is not below 1."""
     return ValueError(f"'method' must not be 'thin' for this model, because 'thin' needs a bound "
                       f"below 1 on the edge probabilities of each query (got the bound {bound:.6g} "
                       f"for query {query}); pass method='compare'")

@@ -19,13 +19,13 @@ PAIRS_PER_CHUNK = {'cpu': 2**20, 'cuda': 2**26}
 def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
                       pairs_per_chunk: int | None = None) -> BipartiteGraph:
     """Return a graph in which each pair of a query and a key is an edge with its probability under
-    ``model``, drawn by torch.
+    ``model``, drawn by torch. ``pairs_per_chunk`` is the number of pairs that are drawn at once.
 
     Raises:
         ValueError: A probability exceeds 1.
     """
     if pairs_per_chunk is None:
-        pairs_per_chunk = PAIRS_PER_CHUNK[model.device.type]
+        pairs_per_chunk = PAIRS_PER_CHUNK.get(model.device.type, PAIRS_PER_CHUNK['cuda'])
     mixed_query, key_factor = model.mixed_query(), model.key_factor.to(model.dtype)
     chunks = chunks_of(model.segments, pairs_per_chunk)
     max_pairs = max((chunk.num_pairs for chunk in chunks), default=0)
@@ -59,12 +59,13 @@ class _Trials:
         self._noise = torch.empty(0, device=device)
 
     def successes(self, prob: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the indices of successful trials, ascending. ``prob`` is overwritten.
+        """Return the indices of successful trials, ascending, int64. ``prob`` has the probability
+        of each trial, and is overwritten.
 
         A trial succeeds if a uniform random value is below its probability. The first byte of this
         value decides all but one in 256 trials. The remaining bytes are drawn only for trials that
-        the first byte does not fail. This is faster than 24 random bits for every trial, and more
-        precise, because values have 32 bits.
+        have not failed by the first byte. This is faster than 24 random bits for every trial, and
+        more precise, because values have 32 bits.
         """
         prob = prob.flatten()
         if prob.numel() > self._noise.numel():

@@ -31,7 +31,7 @@ TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of accumulatio
 
 def width_of(channels: int) -> int:
     """Return the number of channels of a node that a program loads: ``channels`` rounded up to a
-    power of two."""
+    power of two, at least 16."""
     return max(triton.next_power_of_2(channels), _MIN_CHANNELS)
 
 
@@ -46,8 +46,8 @@ class Tile(NamedTuple):
     @classmethod
     def of(cls, dtype: torch.dtype, num_rows: int, num_edges: int, channels: int,
            value_channels: int = 0) -> Tile:
-        """Return the sizes for a graph. The number of edges follows from the mean number of edges
-        of a row. The number of rows follows from the registers that are left."""
+        """Return the sizes for a graph with rows of about ``num_edges / num_rows`` edges. The
+        number of rows that a program loads follows from the registers that are left."""
         width, value_width = width_of(channels), width_of(value_channels)
         pairs = min(_MAX_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
         edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))
@@ -67,7 +67,8 @@ def launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arg
 
 
 def strides_of(values: Tensor | None) -> tuple[int, int]:
-    """Return the strides of ``values`` ``[num_edges, heads or 1]`` over edges and over heads."""
+    """Return the strides of ``values`` ``[num_edges, heads or 1]`` over edges and over heads. The
+    latter is 0 if all heads share the values. Return 0 and 0 for None."""
     if values is None:
         return 0, 0
     return values.stride(0), values.stride(1) if values.size(1) > 1 else 0

@@ -32,8 +32,8 @@ class _Plans(NamedTuple):
 
 def once_per_graph(name: Hashable, indptr: Tensor, column: Tensor,
                    make: Callable[[], Plan]) -> Plan:
-    """Return the plan of a graph under ``name``. If there is none, return the result of ``make``
-    and store it.
+    """Return the result of ``make``, a plan, which is computed once for each graph and ``name``. A
+    plan has facts about a graph that kernels need.
 
     Args:
         name (Hashable): The kind of the plan, with all settings that it depends on.
@@ -67,8 +67,8 @@ def _is_capturing(device: torch.device) -> bool:
 class Arriving:
     """An integer on the GPU that is copied to the host without waiting.
 
-    The copy starts at request number :data:`TIMES_BEFORE_COPY`, because it pays off only if the
-    plan is used several times.
+    The copy starts at call number :data:`TIMES_BEFORE_COPY` of :meth:`now`, because it pays off
+    only if the integer is needed several times.
 
     Args:
         number (Tensor): The integer, a tensor with one element.

@@ -26,12 +26,13 @@ _OF_A_TILE = tl.constexpr(ROWS_OF_A_TILE)  # which kernels can read
 
 
 class Tasks(NamedTuple):
-    """The tasks of a graph. A task is a part of a *place*, and a place is a row or a group of
-    consecutive rows.
+    """Division of the rows of a graph into tasks, which programs of kernels compute. A *place* is a
+    row or a group of consecutive rows. A task is a place, or if the place has many edges, a part of
+    it.
 
     The first tasks are the first parts of all places, in their order. The other tasks are the
-    further parts of long places. The host knows only an upper bound of the number of further parts,
-    so that nothing synchronises. Programs without a part return at once.
+    *further parts* of long places. The host knows only an upper bound of the number of further
+    parts, so that nothing synchronises. Programs without a part return at once.
     """
 
     more: Tensor  # for each place, first number and count of its further parts, int32 [2, places]
@@ -44,13 +45,14 @@ class Tasks(NamedTuple):
     @classmethod
     def of(cls, num_places: int, max_more: int, like: Tensor, cut: Callable[[Tensor, Tensor], None],
            rows_of_each: int = 1) -> Tasks:
-        """Return the tasks of some places.
+        """Divide places into tasks.
 
         Args:
             num_places (int): Number of places.
             max_more (int): Upper bound of the number of further parts.
             like (Tensor): A tensor on the device of the graph.
-            cut (Callable): Launches a kernel that fills ``more`` and ``place_of_more``.
+            cut (Callable): Launches a kernel that fills the fields ``more`` and ``place_of_more``,
+                which it gets.
             rows_of_each (int): Number of rows of a place.
         """
         if max_more == 0 or num_places == 0:
@@ -64,8 +66,8 @@ class Tasks(NamedTuple):
 
     @property
     def most(self) -> int:
-        """Return an upper bound of the number of further parts. It is exact as soon as the number
-        has arrived on the host."""
+        """Return the number of further parts, those after the first part of a place. Return an
+        upper bound as long as the number has not arrived on the host."""
         end = None if self.end_of_more is None else self.end_of_more.now()
         return self.max_more if end is None else end - self.num_places
 
@@ -74,15 +76,21 @@ class Tasks(NamedTuple):
         return self.num_places + self.most
 
     def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised tensor for the sums of the parts of long rows, ``[heads, parts,
-        channels]``: first all further parts, then the first parts of the same places."""
+        """Return an uninitialised workspace for sums over the parts of long rows, ``[heads, parts,
+        channels]``: first those of all further parts, then those of the first parts of the same
+        places."""
         number = max(self.max_more and 2 * self.max_more * self.rows_of_each, 1)
         return self.more.new_empty(heads, number, channels, dtype=dtype)
 
     def add(self, parts: Tensor, out: Tensor, num_tiles: Tensor | None = None) -> None:
-        """Write the sum over the parts of each long row to ``out``, ``[num_rows, heads,
-        channels]``. Rows that kernels over tiles compute (above 0 in ``num_tiles``) are left
-        out."""
+        """Write the sum over the parts of each long row to ``out``.
+
+        Args:
+            parts (Tensor): The sums of all parts, in the workspace of :meth:`parts`.
+            out (Tensor): ``[num_rows, heads, channels]``.
+            num_tiles (Tensor, optional): Above 0 for each 64 rows that kernels over tiles compute.
+                These rows are left out.
+        """
         num_rows, heads, channels = out.shape
         launch(add_parts, (self.most * self.rows_of_each, heads), parts, out, self.more,
                self.place_of_more, num_tiles, parts.size(1), num_rows, self.max_more, HEADS=heads,
@@ -116,19 +124,21 @@ class Rows(NamedTuple):
         return self.column.numel()
 
     def grid(self, heads: int, rows: int) -> tuple[int, int]:
-        """Return the grid of programs, if a program computes ``rows`` tasks of one head. Programs
-        of the same head are consecutive, so that the vectors that they gather stay in the cache."""
+        """Return the grid of programs for kernels in which a program computes ``rows`` tasks of one
+        head. Programs of the same head are consecutive, so that the vectors that they gather stay
+        in the cache."""
         return triton.cdiv(self.tasks.number, rows), heads
 
     def pointers(self) -> tuple[Tensor | int | None, ...]:
-        """Return the first arguments of every kernel over rows: the edges and the tasks."""
+        """Return the first arguments of every kernel over rows, from ``indptr`` to ``part``: the
+        edges and the tasks."""
         tasks = self.tasks
         return (self.indptr, self.column, tasks.more, tasks.place_of_more, self.num_tiles,
                 self.num_rows, tasks.number, tasks.max_more, self.edges_of_a_part)
 
     def add(self, parts: Tensor, out: Tensor) -> None:
         """Write the sum over the parts of each long row to ``out``, ``[num_rows, heads,
-        channels]``."""
+        channels]``. ``parts`` is the workspace of :meth:`Tasks.parts`."""
         self.tasks.add(parts, out, self.num_tiles)
 
 
@@ -144,8 +154,8 @@ def _tasks(indptr: Tensor, num_edges: int, edges_of_a_part: int) -> Tasks:
 
 @kernel
 def cut_rows(indptr, more, place_of_more, num_rows, max_more, part, PLACES: tl.constexpr):
-    """Kernel: cut some rows into parts of ``part`` edges, and write where their further parts
-    are."""
+    """Kernel: cut some rows into parts of ``part`` edges, and write where their parts are to
+    ``more`` and ``place_of_more``, as :func:`put_more` does."""
     row = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
     begin = tl.load(indptr + row, mask=row < num_rows, other=0)
     end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
@@ -155,9 +165,9 @@ def cut_rows(indptr, more, place_of_more, num_rows, max_more, part, PLACES: tl.c
 
 @triton.jit
 def put_more(count, place, more, place_of_more, num_places, max_more):
-    """Give numbers to the further parts of some places, given the ``count`` of each place. Write
-    the first number and the count of each place to ``more``, and the place of each part to
-    ``place_of_more``.
+    """Give numbers to the further parts of some places, those after the first part, given the
+    ``count`` of further parts of each place. Write the first number and the count of each place to
+    ``more``, and the place of each part to ``place_of_more``.
 
     Programs take numbers from a counter, the last element of ``place_of_more``, which begins at
     ``num_places``. So numbers may differ between runs, but the parts of a place are consecutive,
@@ -174,9 +184,13 @@ def put_more(count, place, more, place_of_more, num_places, max_more):
 @triton.jit
 def edges_of_tasks(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
                    ROWS: tl.constexpr):
-    """Return six values for each task of this program: its row; where its edges begin; where they
-    end; the index of its sums in the workspace of parts; whether the task exists; and whether it is
-    a part of a long row."""
+    """Return six values for each of the ``ROWS`` tasks of this program. A task is a row, or a part
+    of a long row. The arguments are :meth:`Rows.pointers` without the columns.
+
+    The values are: its row; where its edges begin; where they end; the index of its sums in the
+    workspace of :meth:`Tasks.parts`; whether the task exists; and whether it is a part of a long
+    row.
+    """
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     number = task - num_rows  # of a further part
     is_more = number >= 0
@@ -197,8 +211,8 @@ def edges_of_tasks(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, ma
 @triton.jit
 def gather(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, mask,
            DTYPE: tl.constexpr):
-    """Return the vectors of nodes in a head, ``[nodes..., WIDTH]``, from ``x`` ``[num_nodes, HEADS,
-    CHANNELS]``. Values are 0 where ``mask`` is false, and from channel ``CHANNELS`` on."""
+    """Return the vectors ``x[node, head]``, ``[nodes..., WIDTH]``, from ``x`` ``[num_nodes, HEADS,
+    CHANNELS]``. They are 0 if ``mask`` is false, and from channel ``CHANNELS`` on."""
     channel = tl.arange(0, WIDTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     if len(node.shape) == 2:
@@ -213,8 +227,8 @@ def gather(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl
 @triton.jit
 def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, mask,
         values):
-    """Write ``values`` ``[nodes, WIDTH]``, the vectors of nodes in a head, to ``x`` ``[num_nodes,
-    HEADS, CHANNELS]`` where ``mask`` is true."""
+    """Write ``values`` ``[nodes, WIDTH]`` to ``x[node, head]`` if ``mask`` is true. ``x`` is
+    ``[num_nodes, HEADS, CHANNELS]``."""
     channel = tl.arange(0, WIDTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     tl.store(x + at[:, None] + channel[None, :], values.to(x.dtype.element_ty),
@@ -223,9 +237,12 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr):
-    """Return four values for this program: its row, whether it sums the parts of this row, and the
-    numbers of the first further part of the row and of the one after the last. There is a program
-    for each row of each further part, and only the program of the first further part sums."""
+    """Return four values for a program that sums over the parts of a long row: the row, whether
+    this program computes it, the number of its first further part, and the number after its last.
+
+    There is a program for each row of each further part, and only the program of the first further
+    part sums.
+    """
     number, in_place = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
     place, num_places = tl.load(place_of_more + number).to(tl.int64), tl.cdiv(num_rows, ROWS)
     row = place * ROWS + in_place
@@ -239,9 +256,9 @@ def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr)
 
 @triton.jit
 def slot_of_part(number, first, max_more, ROWS: tl.constexpr):
-    """Return the index of the sums of a part in the workspace of parts, for the row of this
-    program. The number ``first - 1`` means the first part of the row, and larger numbers mean its
-    further parts."""
+    """Return the index in the workspace of :meth:`Tasks.parts` of part ``number`` of the row of
+    this program. The number ``first - 1`` means the first part of the row, and larger numbers mean
+    its further parts."""
     slot = tl.where(number < first, max_more + first, number)
     return slot * ROWS + tl.program_id(0) % ROWS
 
@@ -250,7 +267,9 @@ def slot_of_part(number, first, max_more, ROWS: tl.constexpr):
 def add_parts(parts, out, more, place_of_more, num_tiles, num_parts, num_rows, max_more,
               HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr,
               DTYPE: tl.constexpr, ROWS: tl.constexpr):
-    """Kernel: write the sum over the parts of each long row, in a fixed order."""
+    """Kernel: write the sum over the parts of each long row to ``out``, ``[num_rows, HEADS,
+    CHANNELS]``, in a fixed order. ``parts`` is the workspace of :meth:`Tasks.parts`, and ``more``
+    and ``place_of_more`` are fields of :class:`Tasks`."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS)
     if has_parts:

@@ -14,9 +14,12 @@ MAX_COLUMNS = 2**31 // ROWS_OF_A_TILE - 1  # because edges of 64 rows are counte
 @triton.jit
 def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: tl.constexpr,
                      CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Return ``sums`` plus the weighted sums over the pairs in ``is_added`` only. A product of
-    matrices would include all pairs, and 0 times a non-finite value is NaN. Vectors are read again
-    one by one, because all together would need too many registers."""
+    """Return ``sums`` ``[rows, WIDTH]`` plus the sum over columns of ``weight_j`` ``[rows,
+    columns]`` times the vectors ``x[j, head]``. Only pairs for which ``is_added`` is true count.
+
+    A product of matrices would include all pairs, and 0 times a non-finite value is NaN. Vectors
+    are read again one by one, because all together would need too many registers.
+    """
     for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
         node = first + tl.zeros([1], tl.int32)
         x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node < num_columns, DTYPE)
@@ -29,8 +32,9 @@ def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: t
 
 @triton.jit
 def edges_of_rows(indptr, first_row, row, is_row):
-    """Return where the edges of consecutive rows begin, and relative to it, where the edges of each
-    row begin and end. The latter have 32 bits, because registers are scarce."""
+    """Return three values for consecutive rows: the first edge of row ``first_row``; and counted
+    from this edge, where the edges of each row begin, and where they end. The last two have 32
+    bits, because registers are scarce."""
     base = tl.load(indptr + first_row)
     begin = tl.load(indptr + row, mask=is_row, other=0) - base
     end = tl.load(indptr + row + 1, mask=is_row, other=0) - base
@@ -39,12 +43,18 @@ def edges_of_rows(indptr, first_row, row, is_row):
 
 @triton.jit
 def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
-    """Return the next tile with edges, given the next edge of each row. A tile has ``COLUMNS``
-    consecutive columns.
+    """Return the next tile with edges. A tile has ``COLUMNS`` consecutive columns.
 
-    The four results are: its columns; for each pair of a row and a column, the number of edges from
-    ``edge`` to this pair, and whether the pair is an edge; and the number of edges of each row in
-    the tile.
+    Args:
+        column: The column of each edge.
+        edge, end: The next edge of each row, and the end of the edges of each row.
+        num_columns: Number of columns of the graph.
+        COLUMNS: Number of columns of a tile, at most 32.
+
+    Returns:
+        Four values: the columns of the tile; for each pair of a row and a column, the number of
+        edges from ``edge`` to this pair; whether each pair is an edge; and the number of edges of
+        each row in the tile.
     """
     number = tl.arange(0, COLUMNS)
     inside = number[None, :] < (end - edge)[:, None]

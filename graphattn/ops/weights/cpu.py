@@ -118,19 +118,26 @@ class Logits(NamedTuple):
     @classmethod
     def of(cls, query: Tensor, key: Tensor, terms: Terms, heads: slice,
            spaces: list[Tensor]) -> Logits:
-        """Return the logits of a slice of the heads. Queries and keys are copied into the two
-        workspaces ``spaces``."""
+        """Return the queries and keys of the slice ``heads``, with their terms. Queries and keys
+        ``[nodes, all heads, channels]`` are copied into the two workspaces ``spaces``."""
         return cls(*(head_major(x, heads, space) for x, space in zip((query, key), spaces)), terms)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the number of heads, and of multiplications for each edge of a head."""
+        """Return the number of heads, and of multiplications for each edge of a head, as
+        :func:`~graphattn.ops.cpu.schedule.run` expects them."""
         return len(self.query), self.query.size(2)
 
     def softmax(self, edges: Edges, weight: Tensor, sink: Tensor | None) -> Tensor:
-        """Write the attention weights to ``weight`` ``[heads, num_edges]``, and return the row
-        maxima and inverse sums, ``[heads, num_queries, 2]``. The softmax includes the sinks
-        ``[heads, num_queries or 1]``."""
+        """Write the attention weights to ``weight`` ``[heads, num_edges]``. Return for each query
+        its maximum logit m, and 1 over its sum of ``exp(logit - m)``, ``[heads, num_queries, 2]``.
+
+        Args:
+            edges (Edges): The edges, sorted by query.
+            weight (Tensor): The result. Dropout is applied, if ``self.terms`` has any.
+            sink (Tensor, optional): One more logit of each query's softmax, ``[heads, num_queries
+                or 1]``.
+        """
         max_inv_sum = self.query.new_empty(*self.query.shape[:2], 2)
         run(_softmax, edges, self.shape, *self, weight, max_inv_sum)
         if sink is not None:
@@ -139,13 +146,14 @@ class Logits(NamedTuple):
         return max_inv_sum
 
     def softmax_by_key(self, csc: Edges, weight: Tensor, max_inv_sum: Tensor) -> None:
-        """Write the attention weights to ``weight`` in the order by key. Bias and gate must be in
-        this order too."""
+        """Write the attention weights to ``weight`` ``[heads, num_edges]``, sorted by key. Bias and
+        gate must be sorted by key too. ``max_inv_sum`` is a result of :meth:`softmax`."""
         run(_softmax_by_key, csc, self.shape, *self, weight, max_inv_sum)
 
 
 def of_heads(sink: Tensor | None, heads: slice) -> Tensor | None:
-    """Return the sinks of a slice of the heads, ``[heads, num_queries or 1]``."""
+    """Return the sinks of a slice of the heads, ``[heads, num_queries or 1]``, given those of all
+    heads, ``[num_queries or 1, all heads]``. Return None for None."""
     return None if sink is None else sink.t()[heads if sink.size(1) > 1 else slice(None)]
 
 
@@ -160,7 +168,7 @@ class EdgeGrads(NamedTuple):
 
 
 class LogitGrads(NamedTuple):
-    """The gradients of query, key, bias and gate."""
+    """Gradients of query, key, bias and gate, in the shapes of these tensors."""
 
     query: Tensor
     key: Tensor
@@ -169,15 +177,24 @@ class LogitGrads(NamedTuple):
 
     @classmethod
     def of(cls, query: Tensor, key: Tensor, bias: Tensor, gate: Tensor) -> LogitGrads:
-        """Return tensors for the gradients of query, key, bias and gate. ``bias`` and ``gate`` are
-        empty if their gradients are not needed."""
+        """Return tensors for the gradients of ``query`` and ``key``, uninitialised, and of ``bias``
+        and ``gate``, filled with zeros. Pass an empty ``bias`` or ``gate`` if its gradient is not
+        needed."""
         return cls(torch.empty_like(query), torch.empty_like(key), torch.zeros_like(bias),
                    torch.zeros_like(gate))
 
     def put(self, heads: slice, orders: Orders, logits: Logits, spaces: list[Tensor],
             edges: EdgeGrads) -> None:
-        """Write the gradients of a slice of the heads. ``spaces`` are workspaces for the gradients
-        of query and key."""
+        """Write the gradients of a slice of the heads.
+
+        Args:
+            heads (slice): The heads.
+            orders (Orders): The edges.
+            logits (Logits): The queries, keys and terms of these heads, the terms sorted by key.
+            spaces (list of Tensor): Workspaces for the gradients of query and key, ``[heads, nodes,
+                channels]``.
+            edges (EdgeGrads): The gradients of the weights, and what the loops need beside them.
+        """
         num_heads = len(logits.query)
         grad_query, grad_key = (space[:num_heads] for space in spaces)
         edge_grads = [edges.dot.new_empty(len(grad), num_heads) for grad in (self.bias, self.gate)]
@@ -197,8 +214,10 @@ class LogitGrads(NamedTuple):
 
 @in_threads
 def _softmax(items, progress, query, key, terms, weight, max_inv_sum, edges):
-    """Compute the attention weights of the edges of each query, and its row maximum and inverse
-    sum."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the attention weights to ``weight``,
+    ``[heads, num_edges]``, and the maximum logit m of each query and 1 over its sum of ``exp(logit
+    - m)`` to ``max_inv_sum``, ``[heads, num_queries, 2]``. ``query`` and ``key`` are ``[heads,
+    nodes, channels]``."""
     indptr, edge_key = edges.indptr, edges.column
     logit = np.empty(max_row_length(indptr), query.dtype)
     item = next_item(progress, 0)
@@ -221,7 +240,9 @@ def _softmax(items, progress, query, key, terms, weight, max_inv_sum, edges):
 
 @jit_inline
 def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n):
-    """Compute the attention weights of the edges of key ``j`` before dropout."""
+    """Write the attention weights of the ``n`` edges of key ``j`` before dropout, in one head.
+    ``first`` is the first of these edges, ``row_query`` has their queries, and ``max_inv_sum`` is
+    written by :func:`_softmax`."""
     dots(weight, key[head], j, query[head], 0, row_query, n)
     modify(weight, terms, first, n, head)
     for e in range(n):
@@ -235,8 +256,9 @@ def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n)
 
 @in_threads
 def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edges):
-    """Compute the attention weights of the edges of each key, given the row maxima and inverse
-    sums."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the attention weights after dropout
+    to ``weight``, ``[heads, num_edges]``, sorted by key as ``edges`` are. ``max_inv_sum`` is
+    written by :func:`_softmax`."""
     indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     row_weight = np.empty(max_row_length(indptr), query.dtype)
     item = next_item(progress, 0)
@@ -259,8 +281,16 @@ def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edg
 def _softmax_backward(
         items, progress, query, key, terms, weight, max_inv_sum, dot, delta, grad_logit,
         grad_key, grad_bias, grad_gate, edges):
-    """Compute the gradients of keys, bias and gate in the order by key, and write the gradients of
-    the dot products to ``grad_logit`` in the order by query."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the gradients of keys, bias and gate.
+    Also write the gradients of the dot products to ``grad_logit``, sorted by query, while ``edges``
+    are sorted by key.
+
+    Args:
+        query, key, grad_key (ndarray): ``[heads, nodes, channels]``.
+        weight, max_inv_sum, dot, delta, grad_logit (ndarray): The fields of :class:`EdgeGrads`.
+        grad_bias, grad_gate (ndarray): ``[num_edges, heads]``, sorted by key, or empty if they are
+            not needed.
+    """
     indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     longest = max_row_length(indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
@@ -291,7 +321,9 @@ def _softmax_backward(
 
 @in_threads
 def weighted_sums(items, progress, x, weight, out, edges):
-    """Compute for each row the weighted sum of ``x`` over its edges."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the weighted sum of ``x`` ``[heads,
+    nodes, channels]`` over the edges of each row to ``out`` ``[heads, rows, channels]``. ``weight``
+    is ``[heads, num_edges]``."""
     indptr, edge_key = edges.indptr, edges.column
     item = next_item(progress, 0)
     while item < len(items):

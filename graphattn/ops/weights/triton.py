@@ -56,16 +56,17 @@ class BothOrders(NamedTuple):
     perm: Tensor
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return for each key the weighted sum of ``at_query`` over the queries that attend to this
-        key. ``weight`` ``[heads, num_edges]`` is in the order by query."""
+        """Return the weighted sum of ``at_query`` ``[num_queries, heads, channels]`` over the
+        queries that attend to each key, in ``dtype``. ``weight`` ``[heads, num_edges]`` is sorted
+        by query."""
         return sum_rows(weight[:, self.perm], at_query, self.csc, dtype)
 
     def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
               gate: Tensor | None, scale: float, softcap: float,
               needs_gate: bool) -> tuple[Tensor, ...]:
         """Return the gradients of query, key, bias and gate, given the gradients of logits
-        ``[heads, num_edges]``. The gradient of a bias or gate that needs none is an empty
-        tensor."""
+        ``[heads, num_edges]``, sorted by query. The gradient of the bias is empty if ``bias`` is
+        None, and that of the gate unless ``needs_gate``."""
         grad_gate, factor = empty_unless(False, None, query), scale
         grad_bias = (sum_to(grad_logit.t(), bias).contiguous() if bias is not None
                      else empty_unless(False, None, query))
@@ -85,16 +86,16 @@ class BothOrders(NamedTuple):
 
 def row_max_inv_sum(query: Tensor, key: Tensor, rows: Rows, terms: Terms,
                     sink: Tensor | None) -> Tensor:
-    """Return the row maxima and inverse sums of the softmax, sinks included, ``[num_queries, heads,
-    2]``."""
+    """Return the maximum logit m of each query, and 1 over its sum of ``exp(logit - m)``, sink
+    included, ``[num_queries, heads, 2]``."""
     _, max_inv_sum = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
     take_sink(sink, max_inv_sum)
     return max_inv_sum
 
 
 def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Tensor) -> Tensor:
-    """Return the attention weights after dropout, ``[heads, num_edges]``, given the row maxima and
-    inverse sums of the softmax."""
+    """Return the attention weights after dropout, ``[heads, num_edges]``. ``rows`` has the edges
+    grouped by query, and ``max_inv_sum`` is the result of :func:`row_max_inv_sum`."""
     (_, heads, channels), dtype = query.shape, accumulation_dtype(query)
     weight = query.new_empty(heads, rows.num_edges, dtype=dtype)
     tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels)
@@ -142,7 +143,10 @@ def weigh_rows(
         SOFTCAP: tl.constexpr, max_inv_sum, weight, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr):
-    """Kernel: compute the attention weights of the edges of some queries."""
+    """Kernel: write the attention weights of the edges of some queries in one head to ``weight``,
+    ``[HEADS, num_edges]``. The arguments up to ``part`` are :meth:`Rows.pointers`, those from
+    ``bias`` to ``SOFTCAP`` are :class:`Terms`, and ``max_inv_sum`` is the result of
+    :func:`row_max_inv_sum`."""
     row, begin, end, _, is_task, _ = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
@@ -169,8 +173,9 @@ def softmax_backward(
         indptr, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
         grad_logit, deltas, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr):
-    """Kernel: compute the gradients of the logits of some queries. The first pass over their edges
-    sums weight times gradient, and the second pass writes the gradients."""
+    """Kernel: write the gradients of the logits of some queries in one head. The first pass over
+    their edges sums weight times gradient, and the second pass writes the gradients.
+    :func:`grads_of_logits` describes the arguments and results."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     begin = tl.load(indptr + row, mask=row < num_rows, other=0)
@@ -196,7 +201,9 @@ def softmax_backward(
 @triton.jit
 def _changes(weight, grad, of_head, edge, inside, seed, threshold, keep_scale, head,
              HEADS: tl.constexpr, DTYPE: tl.constexpr):
-    """Return the attention weights of some edges times the gradients of these weights."""
+    """Return attention weights times their gradients, for the edges ``edge`` of one head, or 0 if
+    ``inside`` is false. ``of_head`` is the offset of the head in ``weight`` and ``grad``. Unless
+    ``seed`` is None, ``grad`` has the gradients of the weights after dropout."""
     change = (tl.load(weight + of_head + edge, mask=inside, other=0)
               * tl.load(grad + of_head + edge, mask=inside, other=0))
     if seed is not None:

@@ -36,8 +36,8 @@ def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype,
         x (Tensor): Vectors of the columns, ``[num_columns, heads, channels]``.
         rows (Rows): The rows, with the column of each edge.
         dtype (torch.dtype): Dtype of the result.
-        perm (Tensor, optional): Place of the weight of each edge in ``weight``; weights are in the
-            order of the rows if omitted.
+        perm (Tensor, optional): The index of the weight of each edge in ``weight``; weights have
+            the order of the edges in ``rows`` if omitted.
         skip_zeros (bool): Whether a weight of 0 adds nothing even if ``x`` is infinite or NaN.
     """
     (_, heads, channels), summed = x.shape, accumulation_dtype(x)
@@ -58,7 +58,9 @@ def sum_of_rows(
         perm, weight, x, out, parts, num_parts, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, SKIP_ZEROS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr, WIDTH: tl.constexpr):
-    """Kernel: compute the weighted sums of some rows, or of parts of the edges of these rows."""
+    """Kernel: write the weighted sums of ``x`` over the edges of some rows in one head to ``out``.
+    For a part of a long row, write the sum over the part to ``parts`` instead. The arguments up to
+    ``part`` are :meth:`Rows.pointers`, and :func:`sum_rows` describes the others."""
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)

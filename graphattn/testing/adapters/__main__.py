@@ -20,8 +20,8 @@ def main(names: list[str]) -> None:
 
 
 def examined(adapter: Adapter) -> str:
-    """Return the report of an adapter and its findings as text, or the reason why there is no
-    report."""
+    """Check the kernel of an adapter. Return its report and findings as text, or the reason why the
+    kernel cannot run here."""
     if not adapter.is_installed:
         return f'{adapter.package} is not installed'
     if adapter.device == 'cuda' and not torch.cuda.is_available():

@@ -20,11 +20,12 @@ class Adapter:
     """Another library's attention in the form that :func:`check_attention` calls.
 
     Args:
-        function (Callable): The attention, as a function of query, key, value and edges.
-        package (str): The package that has it, by the name it is imported by.
-        supports (Supports): What its documentation promises, and limits that it names.
+        function (Callable): The attention, as a function of query, key, value and edges, and of
+            terms by name.
+        package (str): Import name of the package that contains the attention.
+        supports (Supports): Features and limits in the documentation of the package.
         form, layout, graphs: As in :func:`check_attention`.
-        device (str): Type of the device it runs on.
+        device (str): Type of the device that the attention runs on.
         options (Mapping): Other arguments of :func:`check_attention`.
     """
 

@@ -31,8 +31,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, indices: Tensor, *,
 
 
 def graphs() -> Mapping[str, BipartiteGraph]:
-    """Return the graphs on which attn_gym is tested. They are so small that its mask of all pairs
-    of queries fits in memory."""
+    """Return the graphs on which attn_gym is tested. Larger graphs are left out, because attn_gym
+    forms a mask of all pairs of queries."""
     return {name: graph for name, graph in GRAPHS.items() if graph.num_queries < 5000}
 
 

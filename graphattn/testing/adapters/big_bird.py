@@ -53,10 +53,11 @@ def graph(num_tokens: int) -> BipartiteGraph:
     blocks[[0, -1]] = blocks[:, [0, -1]] = True
     for offset in (-1, 0, 1):
         blocks |= torch.ones(count, dtype=torch.bool).diag().roll(offset, 1)
+    plan, state = module._get_rand_attn_plan(num_tokens, BLOCK, NUM_RANDOM), np.random.get_state()
     np.random.seed(SEED)
-    plan = module._get_rand_attn_plan(num_tokens, BLOCK, NUM_RANDOM)
     drawn = module._bigbird_block_rand_mask_with_head(
         num_tokens, num_tokens, BLOCK, BLOCK, 1, *plan)[0]
+    np.random.set_state(state)  # of the caller
     for row, columns in enumerate(drawn, 1):
         blocks[row, torch.as_tensor(columns).long()] = True
     return BipartiteGraph.from_mask(blocks.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1))

@@ -33,8 +33,8 @@ def graphs(window_size: tuple[int, int]) -> Mapping[str, BipartiteGraph]:
 def with_bias(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *,
               edge_bias: Tensor | None = None, scale: float | None = None,
               sink: Tensor | None = None) -> Tensor:
-    """Return the attention of cuDNN, with ``mask`` as a bias that is ``-inf`` where a query does
-    not attend."""
+    """Return the attention of cuDNN with a bias and a sink. Pairs outside ``mask`` get the bias
+    ``-inf``."""
     import cudnn
     kind = {torch.float16: cudnn.data_type.HALF, torch.bfloat16: cudnn.data_type.BFLOAT16}
     graph = cudnn.pygraph(io_data_type=kind[query.dtype],

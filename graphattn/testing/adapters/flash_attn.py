@@ -29,8 +29,13 @@ def graphs(window_size: tuple[int, int] = (-1, -1)) -> Mapping[str, BipartiteGra
 
 
 def graph(rows: int, columns: int, window_size: tuple[int, int]) -> BipartiteGraph:
-    """Return the mask that flash-attn documents as a graph. The mask is aligned at the last query
-    and key."""
+    """Return the mask that flash-attn documents for a window, as a graph.
+
+    Args:
+        rows (int): Number of queries.
+        columns (int): Number of keys. The last query and the last key have the same position.
+        window_size (tuple of int): Number of keys before and after a query; -1 for all.
+    """
     before, after = (columns if reach < 0 else reach for reach in window_size)
     distance = torch.arange(columns) - torch.arange(rows).unsqueeze(1) - (columns - rows)
     return BipartiteGraph.from_mask((distance >= -before) & (distance <= after))

@@ -36,8 +36,9 @@ def graphs(causal: bool = False, window: bool = False,
 
 
 def graph(rows: int, columns: int, causal: bool, window: bool) -> BipartiteGraph:
-    """Return the mask that flash-sparse-attn documents as a graph. The mask is aligned at the last
-    query and key. A window has the first keys, the nearest keys, and a band after a gap."""
+    """Return the mask that flash-sparse-attn documents, as a graph of ``rows`` queries and
+    ``columns`` keys. The last query and the last key have the same position. A window consists of
+    the first keys, the nearest keys, and a band after a gap."""
     column = torch.arange(columns)
     before = torch.arange(rows).unsqueeze(1) + columns - rows - column
     is_far = (before >= NEAR + GAP) & (before < NEAR + GAP + FAR)

@@ -28,9 +28,9 @@ def graphs(causal: bool = False, exact_windowsize: bool = False) -> Mapping[str,
 
 
 def graph(num_tokens: int, causal: bool, exact_windowsize: bool) -> BipartiteGraph:
-    """Return the mask that local-attention documents as a graph. A query attends to its window and
-    to the next window on each side; with ``exact_windowsize``, it attends to ``WINDOW`` tokens on
-    each side."""
+    """Return the mask that local-attention documents, as a graph. A query attends to its own block
+    of ``WINDOW`` tokens and to one block on each side; with ``exact_windowsize``, it attends to
+    ``WINDOW`` tokens on each side."""
     token = torch.arange(num_tokens)
     distance = token.unsqueeze(1) - token
     windows = token.unsqueeze(1) // WINDOW - token // WINDOW

@@ -38,7 +38,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor
 
 
 class _Given(torch.nn.Module):
-    """Module that replaces a projection and returns a given tensor. The tensor is copied, because
+    """Module that replaces a projection and returns a copy of a given tensor. It is copied because
     Longformer scales the result in place."""
 
     def __init__(self, result: Tensor):

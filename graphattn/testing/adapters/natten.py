@@ -26,9 +26,9 @@ def graphs(causal: bool = False) -> Mapping[str, BipartiteGraph]:
 
 
 def graph(num_tokens: int, causal: bool) -> BipartiteGraph:
-    """Return the mask that NATTEN documents as a graph. A token attends to ``KERNEL_SIZE``
-    neighbours, near an end to the tokens at this end; if causal, a token attends to the tokens
-    before it."""
+    """Return the mask that NATTEN documents, as a graph. A token attends to the ``KERNEL_SIZE``
+    tokens around it or, near an end, to the ``KERNEL_SIZE`` tokens at this end. If ``causal``, it
+    attends to itself and the tokens before it, ``KERNEL_SIZE`` in all."""
     token = torch.arange(num_tokens)
     begin = token - KERNEL_SIZE // 2
     begin = token - KERNEL_SIZE + 1 if causal else begin.clamp(0, num_tokens - KERNEL_SIZE)

@@ -12,8 +12,9 @@ _SLOT = 2**32
 
 @jit()
 def fill_tables(first, last, columns, key_ptr, mass, tables):
-    """Write the alias tables of the items ``first:last``. There is an item for each pair of a
-    cluster and a segment.
+    """Write alias tables to ``tables``, from which keys are drawn in proportion to ``columns`` by
+    :func:`look_up`. There is a table for each cluster v of each segment. The items ``first:last``
+    are numbered ``v * num_segments + segment``.
 
     A table divides the n keys of a segment into n equally likely slots. Each slot has its own key
     and an *alias*, another key. Its entry has two numbers of 32 bits, the threshold and the alias:
@@ -21,6 +22,12 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
 
     Shares are integers that sum to n slots exactly. So a key with share 0 is never selected, and an
     alias is always a heavy key, whose share is larger than a slot.
+
+    Args:
+        columns: The key factor, ``[k, num_keys]``.
+        key_ptr: Where the keys of each segment begin.
+        mass: The sum of ``columns`` over the keys of each segment, ``[num_segments, k]``.
+        tables: uint64 ``[k, num_keys]``.
     """
     longest, num_segments = max_segment_length(key_ptr), len(key_ptr) - 1
     share = np.empty(longest, np.int64)
@@ -66,8 +73,18 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
 
 @jit()
 def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_groups):
-    """Mark in ``seen`` the key that the random bits of each draw select from the table of its
-    cluster. ``entry`` is a workspace."""
+    """Draw a key of a segment for each pair of a cluster and random bits, and mark the key.
+    ``seen`` has a bit for each key of the segment, and ``seen_groups`` has a byte for each 4,096
+    keys.
+
+    Args:
+        table: The flat tables of :func:`fill_tables`.
+        cluster: The cluster of each draw.
+        bits: 64 random bits of each draw.
+        entry: A workspace for an entry of each draw.
+        num_keys: Number of keys of all segments.
+        first_key, n: The first key of the segment, and its number of keys.
+    """
     low, high = uint64(0xFFFFFFFF), uint64(32)
     # Two loops, for the table and for the marks, so that each has many loads in flight.
     for d in range(len(bits)):

@@ -71,7 +71,7 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
 
     Args:
         model (FactorModel): The probabilities.
-        seed (numpy.uint64): The seed of all rows.
+        seed (numpy.uint64): The seed of all queries.
         pairs_per_chunk (int, optional): Number of pairs that are multiplied at once.
         product_dtype (torch.dtype, optional): Dtype of the products; the fastest if omitted. The
             graph does not depend on it.
@@ -94,16 +94,16 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
 
 
 def _is_short(model: FactorModel) -> bool:
-    """Return whether segments are so short that a loop computes their products as fast as a
-    library."""
+    """Return whether segments are so short that a compiled loop computes the products of their
+    factors as fast as torch."""
     ptr = model.key_ptr.numpy()
     longest = int((ptr[1:] - ptr[:-1]).max(initial=0))
     return longest <= _KEYS_PER_PIECE and 0 < longest * model.num_clusters <= SHORT
 
 
 def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None:
-    """Return the result of :func:`compare`, computed in one pass over rows, or ``None`` if a
-    probability exceeds 1."""
+    """Return the graph that :func:`compare` draws, or ``None`` if a probability exceeds 1. Products
+    are computed by a compiled loop, row by row."""
     arrays, limits, dtype = pair_arrays(model), _limits(model, model.dtype), key_dtype(model)
     work = model.segments.num_pairs * (model.num_clusters + _PAIR)
     parts = _parts_of_rows(model, min(1 + work // _SHARED, _NUM_CHUNKS))
@@ -118,8 +118,8 @@ def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None
 
 
 def _parts_of_rows(model: FactorModel, num_parts: int) -> list[tuple[int, int, int]]:
-    """Return ranges of rows with about equal numbers of pairs. Each is a tuple: the first row, the
-    row after the last, and the number of pairs."""
+    """Return ranges of queries with about equal numbers of pairs. Each is a tuple: the first query,
+    the query after the last, and the number of pairs."""
     if num_parts == 1:
         return [(0, model.num_queries, model.segments.num_pairs)]
     query_ptr = model.query_ptr.numpy()
@@ -140,9 +140,9 @@ def _run(calls: list[tuple], *, is_shared: bool) -> None:
 
 
 def _limits(model: FactorModel, dtype: torch.dtype) -> tuple[np.floating, ...]:
-    """Return four numbers: the factors of a product in ``dtype`` that give a lower and an upper
-    bound of the exact product; the probability that exploration adds; and the highest valid
-    probability."""
+    """Return four numbers for :func:`_compare_rows`. The exact product of two factors is between
+    the first and the second number times the product in ``dtype``. The third number is the
+    probability that exploration adds. The fourth number is the highest valid probability."""
     margin = _MARGIN if dtype == torch.bfloat16 else (
         (model.num_clusters + 4) * torch.finfo(dtype).eps)
     real = np.float64 if model.dtype == torch.float64 else np.float32
@@ -151,7 +151,14 @@ def _limits(model: FactorModel, dtype: torch.dtype) -> tuple[np.floating, ...]:
 
 
 class _Comparison:
-    """Trials of all pairs of a model, chunk by chunk, in several threads."""
+    """Random trials of all pairs of a model, chunk by chunk, in several threads.
+
+    Args:
+        model (FactorModel): The probabilities.
+        seed (numpy.uint64): The seed of all queries.
+        chunks (list of Chunk): Chunks that contain all pairs.
+        product_dtype (torch.dtype, optional): Dtype of the products; the fastest if omitted.
+    """
 
     def __init__(self, model: FactorModel, seed: np.uint64, chunks: list[Chunk],
                  product_dtype: torch.dtype | None):
@@ -201,7 +208,15 @@ class _Comparison:
 
 
 class _Workspace:
-    """Buffers that one thread uses at a time: for the products of a chunk, and for keys."""
+    """Buffers that one thread uses at a time: for the products of a chunk, and for the keys of
+    edges.
+
+    Args:
+        num_pairs (int): Number of pairs of the largest chunk.
+        num_keys (int): Upper bound of the number of edges.
+        dtype (torch.dtype): Dtype of the products.
+        key_dtype (numpy.dtype): Dtype of the keys.
+    """
 
     def __init__(self, num_pairs: int, num_keys: int, dtype: torch.dtype, key_dtype: np.dtype):
         self._keys_at_once = min(num_keys + 8, _KEYS_AT_ONCE)
@@ -217,14 +232,16 @@ class _Workspace:
         return self._keys
 
     def take_keys(self, size: int) -> np.ndarray:
-        """Return the first ``size`` keys of the buffer. The rest is used in later calls."""
+        """Return the first ``size`` keys of the buffer of keys. Later calls use the rest of the
+        buffer."""
         taken, self._keys = self._keys[:size], self._keys[size:]
         return taken
 
 
 def _fastest_dtype(query: Tensor, key_factor: Tensor, highest: float) -> torch.dtype:
-    """Return the dtype of products. It is bfloat16 if the CPU multiplies bfloat16 faster, no
-    probability can exceed ``highest``, and no factor is too large for bfloat16."""
+    """Return the fastest dtype for products of ``query`` ``[num_queries, k]`` and ``key_factor``
+    ``[num_keys, k]``. It is bfloat16 if the CPU multiplies bfloat16 faster, no product can exceed
+    ``highest``, and no factor is too large for bfloat16."""
     dtype = query.dtype
     if dtype != torch.float32 or not query.numel() or not key_factor.numel():
         return dtype
@@ -262,8 +279,15 @@ def _as_array(prob: Tensor) -> np.ndarray:
 @jit()
 def _draw_rows(first, last, seed, below, above, exploration, highest, query_factor, key_factor,
                query_ptr, key_ptr, keys, size, found):
-    """Write the keys of the edges of the rows ``first:last`` to ``keys``, and their number to
-    ``found``. The number is -1 if a probability exceeds ``highest`` or is NaN."""
+    """Write the keys of the edges of the queries ``first:last`` to ``keys``, the number of edges of
+    each query to ``size``, and the number of all edges to ``found[0]``. Write -1 to ``found[0]`` if
+    a probability exceeds ``highest`` or is NaN.
+
+    Args:
+        seed: The seed of all queries.
+        below, above, exploration, highest: The results of :func:`_limits`.
+        query_factor, key_factor, query_ptr, key_ptr: The results of :func:`pair_arrays`.
+    """
     max_keys, num_clusters, end = max_segment_length(key_ptr), key_factor.shape[1], 0
     columns = np.empty(num_clusters * max_keys, key_factor.dtype)
     products = np.empty(_ROWS_AT_ONCE * max_keys, key_factor.dtype)
@@ -294,7 +318,8 @@ def _draw_rows(first, last, seed, below, above, exploration, highest, query_fact
 
 @jit(fastmath=REORDERED_SUMS)
 def _multiply(query, columns, prob):
-    """Write ``query @ columns`` to ``prob``, four columns at a time."""
+    """Write ``query @ columns`` to ``prob``, four clusters at a time. ``query`` is ``[queries,
+    k]``, and ``columns`` is ``[k, keys]``."""
     num_whole = len(columns) // 4 * 4
     for i in range(len(query)):
         row, share = prob[i], query[i]
@@ -313,12 +338,18 @@ def _multiply(query, columns, prob):
 @jit()
 def _compare_rows(seed, first_query, first_key, offset, prob, below, above, exploration, highest,
                   query_factor, key_factor, keys, size):
-    """Write the keys of the edges of each row, within a piece of its keys, to ``keys``. Return
-    their number, or -1 if a probability exceeds ``highest`` or is NaN.
+    """Write the keys of the edges of each query of a chunk to ``keys``, and the number of edges of
+    each query to ``size``. Return the number of all edges, or -1 if a probability exceeds
+    ``highest`` or is NaN. Each query has its own random bits, and the four quarters of its keys
+    share words of 64 bits.
 
-    ``prob`` has rounded products: the exact products are between ``below`` and ``above`` times
-    ``prob``. The piece begins ``offset`` keys after the begin of the row. The four quarters of a
-    piece share words of 64 random bits.
+    Args:
+        seed: The seed of all queries.
+        first_query, first_key: The first query and the first key of each segment of the chunk.
+        offset: Number of keys of a segment before the first key of the chunk.
+        prob: Rounded products of the factors, ``[queries, keys]``.
+        below, above, exploration, highest: The results of :func:`_limits`.
+        query_factor, key_factor: The exact factors.
     """
     num_rows, num_keys = prob.shape
     rows_per_segment, quarter = num_rows // len(first_query), num_keys // 4
@@ -363,8 +394,16 @@ def _compare_rows(seed, first_query, first_key, offset, prob, below, above, expl
 @jit(inline=True)
 def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3, low, high, least,
                   highest):
-    """Write the outcomes of the trials in the four quarters of a piece, and return whether a
-    probability exceeds ``highest``."""
+    """Write the outcomes of trials, as :func:`_try` returns them, for the four quarters of the keys
+    of a query. Return whether a probability exceeds ``highest`` or is NaN.
+
+    Args:
+        stream: The random bits of the query.
+        offset: Position of the first random bits.
+        p0, p1, p2, p3: Rounded products of the factors in each quarter.
+        trial0, trial1, trial2, trial3: The outcomes in each quarter.
+        low, high, least: As in :func:`_try`.
+    """
     is_refused = False
     for j in range(len(p0)):
         bits = random_bits(stream, offset + j)
@@ -379,8 +418,9 @@ def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3
 
 @jit(inline=True)
 def _first_bits(stream, offset, quarter, j):
-    """Return the first bits of trial ``j`` of a piece: the same as in :func:`_try_quarters`, or
-    bits of its own if the trial is after the last quarter."""
+    """Return the first 16 random bits of the trial with key ``j`` of a piece, the same as in
+    :func:`_try_quarters`. A key after the last quarter, whose length is ``quarter``, has its own
+    word of random bits."""
     if j >= 4 * quarter:
         return random_bits(stream, offset + j - 3 * quarter) & uint64(0xFFFF)
     return random_bits(stream, offset + j % quarter) >> uint64(16 * (j // quarter)) & uint64(0xFFFF)
@@ -388,8 +428,9 @@ def _first_bits(stream, offset, quarter, j):
 
 @jit(inline=True)
 def _try(bits, p, low, high, least):
-    """Return the outcome of a trial: 3 if it succeeds, 0 if it fails, and 2 if more bits must
-    decide."""
+    """Return the outcome of a trial by its first 16 random bits: 3 if it succeeds, 0 if it fails,
+    and 2 if more bits must decide. The probability of the pair, times 2^16, is between ``p * low +
+    least`` and ``p * high + least``."""
     number, draw = number_of(p), np.int32(bits)
     succeeds = draw < np.int32(number * low + least)
     may_succeed = draw <= np.int32(number * high + least)
@@ -405,7 +446,15 @@ def _succeeds(bits, stream, position, exact, exploration):
 
 @jit()
 def _copy_chunk(first_query, num_queries, keys, start, size, key):
-    """Copy the keys that a chunk has found to their places in the graph."""
+    """Copy the keys of the edges of a chunk to their places in the graph.
+
+    Args:
+        first_query: The first query of each segment of the chunk.
+        num_queries: Number of queries of each segment.
+        keys: The keys that the chunk has found, query by query.
+        start, size: For each query of the graph, where its keys begin in ``key``, and their number.
+        key: The keys of the graph.
+    """
     end = 0
     for segment in range(len(first_query)):
         for query in range(first_query[segment], first_query[segment] + num_queries):

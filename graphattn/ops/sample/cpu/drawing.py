@@ -16,9 +16,21 @@ from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of, uniform
 @jit()
 def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_segment, key_ptr, tables,
               keys, begin, size):
-    """Write the distinct keys among ``num_draws[i]`` draws of each row i in ``first:last``, and
-    their number to ``size``. A draw chooses a cluster, and then a key from the table of this
-    cluster."""
+    """Write the distinct keys among ``num_draws[i]`` draws of each query i in ``first:last`` to
+    ``keys[begin[i]:]``, and their number to ``size[i]``. Keys are counted from the first key of the
+    segment.
+
+    A draw chooses a cluster v in proportion to ``query[i, v] * cluster_mass[segment, v]``, and then
+    a key from the alias table of this cluster.
+
+    Args:
+        seed: The seed of all queries.
+        query: The query factor, ``[num_queries, k]``.
+        cluster_mass: Sums of the key factor, ``[num_segments, k]``.
+        query_segment: The segment of each query.
+        key_ptr: Where the keys of each segment begin.
+        tables: The tables that :func:`~graphattn.ops.sample.cpu.alias_tables.fill_tables` writes.
+    """
     num_clusters, num_keys = tables.shape
     half = 1
     while 2 * half < num_clusters:
@@ -55,8 +67,9 @@ def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_segment, 
 
 @jit()
 def _search(cdf, half, target, cell):
-    """Write for each target the first cell that ends above it, by bisection of ``cdf``. All targets
-    take the same steps, so that there are no branches to predict."""
+    """Write to ``cell[d]`` the first index v with ``cdf[v] > target[d]``, for each target. All
+    targets take the same steps of a bisection, so that there are no branches to predict. ``cdf``
+    has ``2 * half`` entries, where ``half`` is a power of two."""
     for d in range(len(target)):
         cell[d] = 0
     step = half
@@ -69,8 +82,9 @@ def _search(cdf, half, target, cell):
 
 @jit()
 def _collect(seen, seen_groups, n, keys):
-    """Write the marked keys to ``keys`` in ascending order, clear their marks, and return their
-    number."""
+    """Write the marked keys among the ``n`` keys of a segment to ``keys``, ascending, clear their
+    marks, and return their number. ``seen`` has a bit for each key, and ``seen_groups`` has a byte
+    for each 4,096 keys."""
     end = uint64(0)
     for group in range(n // 4096 + 1):
         if seen_groups[group]:

@@ -16,19 +16,20 @@ from graphattn.ops.cpu import splitmix
 
 
 def draw_seed(generator: torch.Generator | None) -> np.uint64:
-    """Return a random seed for all rows, drawn from a generator of torch."""
+    """Return a random seed, drawn from a generator of torch, or from torch's default generator for
+    None."""
     seed = torch.empty((), dtype=torch.long).random_(-2**63, None, generator=generator)
     return np.uint64(seed.item() % 2**64)
 
 
 def seed_from_row(seed: np.uint64, row: int) -> np.uint64:
-    """Return a seed such that its row 0 has the same stream as row ``row`` of ``seed``."""
+    """Return a seed whose row 0 has the same stream of random bits as row ``row`` of ``seed``."""
     return np.uint64((int(seed) + row * ROW) % 2**64)
 
 
 @jit(inline=True)
 def stream_of(seed, row):
-    """Return the stream of a row, as the argument of :func:`random_bits`."""
+    """Return the state of the stream of random bits of a row, which :func:`random_bits` takes."""
     return splitmix.mix(seed + uint64(row) * uint64(ROW))
 
 

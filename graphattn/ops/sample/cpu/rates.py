@@ -15,8 +15,9 @@ from graphattn.ops.sample.factor_model import FactorModel
 
 
 def pair_factors(model: FactorModel) -> tuple[Tensor, Tensor]:
-    """Return the two factors of :math:`p_{ij}` for compiled loops, without gradients: the
-    memberships of queries times the mixing, and the memberships of keys."""
+    """Return two detached matrices whose product has the edge probabilities :math:`p_{ij}`: the
+    memberships of queries times the mixing, ``[num_queries, k]``, and the memberships of keys,
+    ``[num_keys, k]``."""
     mixed_query = model.mixed_query().detach()
     return mixed_query, model.key_factor.detach().to(mixed_query.dtype).contiguous()
 
@@ -30,8 +31,9 @@ def pair_arrays(model: FactorModel) -> tuple[np.ndarray, ...]:
 
 
 class Rates:
-    """The factors of the rates of all pairs, and the sum and the maximum of the key factor over the
-    keys of each segment. Exploration is one more cluster."""
+    r"""The rates :math:`p_{ij} + \delta` at which keys are drawn, as a product of two factors, and
+    the sum and the maximum of the key factor over the keys of each segment. Exploration
+    :math:`\delta` is one more cluster of the factors."""
 
     def __init__(self, model: FactorModel):
         query, key_factor = model.rate_factors()
@@ -43,16 +45,17 @@ class Rates:
         self._for_each_column(_reduce_column, PRODUCT, self.mass, self.peak)
 
     def of_queries(self) -> np.ndarray:
-        """Return for each query the sum of its rates over the keys of its segment, float64
+        """Return the sum of the rates of each query over the keys of its segment, float64
         ``[num_queries]``."""
         return self._per_query(self.mass)
 
     def bounds(self) -> np.ndarray:
-        """Return for each query an upper bound of its rates, float64 ``[num_queries]``."""
+        """Return an upper bound of the rates of each query, float64 ``[num_queries]``."""
         return self._per_query(self.peak)
 
     def draw(self, num_draws: np.ndarray, seed: np.uint64) -> Rows:
-        """Return the distinct keys among ``num_draws[i]`` independent draws of each query.
+        """Return the distinct keys among ``num_draws[i]`` independent draws of each query i. The
+        keys of a query are drawn in proportion to their rates.
 
         Each draw chooses a cluster v in proportion to ``query[i, v] * mass[segment, v]``, then a
         key in proportion to ``columns[v]``.
@@ -67,7 +70,9 @@ class Rates:
         return rows
 
     def _for_each_column(self, kernel: Callable, draws_per_entry: float, *arguments) -> None:
-        """Run ``kernel`` for each column of each segment."""
+        """Run ``kernel(first, last, columns, key_ptr, *arguments)`` in threads, with an item for
+        each cluster of each segment. An entry of a column takes the time of ``draws_per_entry``
+        draws."""
         num_columns = self.mass.size
         work = np.linspace(0, draws_per_entry * self.columns.size, num_columns + 1)
         in_threads(kernel, work, self.columns, self.key_ptr, *arguments)
@@ -81,8 +86,8 @@ class Rates:
 
 @jit(fastmath=REORDERED_SUMS)
 def _dot_rows(first, last, query, per_cluster, query_segment, total):
-    """Write the product of each row of ``query`` with the row of ``per_cluster`` of its segment to
-    ``total``."""
+    """Write the dot product of ``query[i]`` and ``per_cluster[query_segment[i]]`` to ``total[i]``,
+    for each i in ``first:last``."""
     for i in range(first, last):
         segment = query_segment[i]
         total[i] = 0.
@@ -92,8 +97,9 @@ def _dot_rows(first, last, query, per_cluster, query_segment, total):
 
 @jit(fastmath=REORDERED_SUMS)
 def _reduce_column(first, last, columns, key_ptr, mass, peak):
-    """Write the sum and the maximum of each cluster over the keys of each segment, for the items
-    ``first:last``. There is an item for each pair of a cluster and a segment."""
+    """Write the sum and the maximum of ``columns[v]`` over the keys of each segment to
+    ``mass[segment, v]`` and ``peak[segment, v]``. The items ``first:last`` are pairs of a cluster v
+    and a segment, numbered ``v * num_segments + segment``."""
     num_segments = len(key_ptr) - 1
     for item in range(first, last):
         column, segment = item // num_segments, item % num_segments
@@ -106,8 +112,7 @@ def _reduce_column(first, last, columns, key_ptr, mass, peak):
 
 @jit(fastmath=REORDERED_SUMS)
 def product_of_rows(x, i, y, j):
-    """Return the product of row ``i`` of one factor and row ``j`` of the other factor, which is the
-    rate of a pair."""
+    """Return the dot product of ``x[i]`` and ``y[j]``."""
     total = x.dtype.type(0)
     for v in range(x.shape[1]):
         total += x[i, v] * y[j, v]
@@ -116,7 +121,8 @@ def product_of_rows(x, i, y, j):
 
 @jit(fastmath=REORDERED_SUMS)
 def sum_of_products(query, key, query_ptr, key_ptr):
-    """Return the sum of the rates of all pairs inside the segments."""
+    """Return the sum of the dot products of ``query[i]`` and ``key[j]`` over all pairs i and j
+    inside the segments, in O(nodes * k)."""
     num_clusters = query.shape[1]
     query_mass, key_mass, total = np.empty(num_clusters), np.empty(num_clusters), 0.
     for segment in range(len(query_ptr) - 1):

@@ -45,8 +45,9 @@ def key_dtype(model: FactorModel) -> type:
 
 
 def graph_of_rows(model: FactorModel, indptr: np.ndarray, key: np.ndarray) -> BipartiteGraph:
-    """Return a graph with the segments of ``model``, given its CSR arrays. numpy allocates them,
-    because numpy requests huge pages, and torch does not."""
+    """Return a graph with the segments of ``model``, given its CSR arrays: where the edges of each
+    query begin, and the key of each edge. numpy allocates them, because numpy requests huge pages,
+    and torch does not."""
     return BipartiteGraph._of(torch.from_numpy(indptr), torch.from_numpy(key), model.num_keys,
                               model.segments, None)
 
@@ -75,8 +76,9 @@ def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
 
 @jit()
 def _copy_rows(first, last, keys, begin, size, first_key, indptr, key):
-    """Copy the keys of the rows ``first:last`` to ``key`` without gaps, counted from the first key
-    of the graph."""
+    """Copy ``keys[begin[i]:begin[i] + size[i]]`` to ``key[indptr[i]:]`` for each query i in
+    ``first:last``, and add ``first_key[i]``. So keys are counted from the first key of the
+    graph."""
     for i in range(first, last):
         for e in range(size[i]):
             key[indptr[i] + e] = first_key[i] + keys[begin[i] + e]

@@ -49,7 +49,7 @@ class Thinning:
 
     @cached_property
     def num_draws(self) -> np.ndarray:
-        """Return the expected draws of each query, float64 ``[num_queries]``."""
+        """Return the expected number of draws of each query, float64 ``[num_queries]``."""
         return self.rate_multiplier * self.rates.of_queries()
 
     def is_faster(self) -> bool:
@@ -89,8 +89,7 @@ class Thinning:
 
 
 def faster_thinning(model: FactorModel) -> Thinning | None:
-    """Return the thinning of the model if it takes less time than a trial for each pair, else
-    None."""
+    """Return a sampler by thinning if it takes less time than a trial for each pair, else None."""
     sizes = _sizes(model)
     if not may_be_faster(*sizes) or not _is_less_work(_expected_edges(model), *sizes):
         return None
@@ -109,7 +108,8 @@ def _sizes(model: FactorModel) -> tuple[int, int]:
 
 
 def may_be_faster(table_entries: int, num_pairs: int) -> bool:
-    """Return whether :func:`is_faster` can be true, judged without the rates."""
+    """Return whether :func:`is_faster` can be true, given only the sizes of a model. The arguments
+    are those of :func:`is_faster`."""
     return _is_less_work(0, table_entries, num_pairs)
 
 
@@ -119,22 +119,24 @@ def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
 
     Args:
         bound (numpy.ndarray): Upper bound of the probabilities of each query.
-        num_draws (numpy.ndarray): Expected draws of each query.
-        table_entries (int): Keys times clusters.
-        num_pairs (int): Pairs inside the segments.
+        num_draws (numpy.ndarray): Expected number of draws of each query.
+        table_entries (int): Number of entries of all alias tables: keys times clusters.
+        num_pairs (int): Number of pairs inside the segments.
     """
     is_bounded = (bound <= _HIGHEST_BOUND).all()
     return is_bounded and _is_less_work(num_draws.sum(), table_entries, num_pairs)
 
 
 def _is_less_work(num_draws: float, table_entries: int, num_pairs: int) -> bool:
-    """Return whether draws and their tables take less time than a trial for each pair."""
+    """Return whether ``num_draws`` draws, with alias tables of ``table_entries`` entries, take less
+    time than a trial for each of ``num_pairs`` pairs."""
     return num_draws + TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _rate_multiplier(bound: np.ndarray) -> np.ndarray:
-    """Return the rate multiplier of each query: the rate at which a pair is drawn, divided by the
-    probability of the pair."""
+    """Return the rate multiplier of each query, ``-log(1 - bound) / bound``: the rate at which a
+    pair is drawn, divided by the probability of the pair. It is infinite if the bound is not below
+    1. ``bound`` has an upper bound of the probabilities of each query."""
     is_certain = ~(bound < 1)  # NaN too
     low = np.where(is_certain, 0.5, np.maximum(bound, np.finfo(float).tiny))
     return np.where(is_certain, np.inf, -np.log1p(-low) / low)
@@ -142,9 +144,17 @@ def _rate_multiplier(bound: np.ndarray) -> np.ndarray:
 
 @jit()
 def _thin_rows(first, last, seed, keys, begin, size, first_key, rate_multiplier, query, key_factor):
-    """Drop some of the keys of the rows ``first:last``, in place. A key with probability p, drawn
-    at the rate ``rate_multiplier[i] * p``, is kept with probability ``p / (1 -
-    exp(-rate_multiplier[i] * p))``."""
+    """Drop some of the drawn keys of the queries ``first:last``, in place. A key with probability
+    p, drawn at the rate ``rate_multiplier[i] * p``, is kept with probability ``p / (1 -
+    exp(-rate_multiplier[i] * p))``.
+
+    Args:
+        seed: The seed of the coins that decide.
+        keys, begin, size: The fields of :class:`Rows`; keys and sizes are changed.
+        first_key: The first key of the segment of each query.
+        rate_multiplier: The result of :func:`_rate_multiplier`.
+        query, key_factor: The two factors of the rates.
+    """
     for i in range(first, last):
         stream, end = stream_of(seed, i), begin[i]
         for e in range(size[i]):

@@ -41,8 +41,8 @@ fp64 = tl.float64
 
 def draw(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
-    """Return a graph drawn by Algorithm 1 of SBM-Transformer, or ``None`` if a few keys have more
-    draws than fit in registers.
+    """Return a graph drawn by Algorithm 1 of SBM-Transformer. Return ``None`` if a query draws a
+    few keys so often that its draws do not fit in the registers of the GPU.
 
     Args:
         model (FactorModel): The model, whose probabilities are rates of draws here.
@@ -61,9 +61,10 @@ def draw(model: FactorModel, generator: torch.Generator | None, *,
 
 def thin(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
-    """Return a graph drawn with the probabilities of ``model``, as
-    :class:`~graphattn.ops.sample.cpu.thinning.Thinning` does, or ``None`` if trials of all pairs
-    are faster. The arguments are those of :func:`draw`.
+    """Return a graph in which each pair is an edge with its probability under ``model``, drawn by
+    thinning as in :class:`~graphattn.ops.sample.cpu.thinning.Thinning`. Return ``None`` if trials
+    of all pairs are faster, or if draws do not fit in registers as in :func:`draw`. The arguments
+    are those of :func:`draw`.
 
     Raises:
         ValueError: ``by_name`` is set, and the bound of the probabilities is not below 1, or the
@@ -81,8 +82,9 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class Draws:
-    """Draws of keys by the queries of a model. The constructor draws how many keys each query
-    draws, and copies the totals to the host, which synchronises the GPU.
+    """Random keys that the queries of a model draw. The constructor draws how many keys each query
+    draws, and copies the totals to the host, which synchronises the GPU. :meth:`to_graph` draws the
+    keys.
 
     Args:
         model (FactorModel): The model, whose probabilities are rates of draws here.
@@ -108,8 +110,8 @@ class Draws:
         self._count(pieces=1)
 
     def _count(self, pieces: int) -> None:
-        """Draw how many keys each query draws in each piece of its keys. The keys of each segment
-        are cut into ``pieces`` pieces."""
+        """Draw how many keys each query draws in each of the ``pieces`` pieces of the keys of its
+        segment."""
         self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
         self.mass = reduce_segments(self.key_factor, self.piece_ptr, 'sum')
         explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
@@ -127,8 +129,9 @@ class Draws:
              self.begin[-1])]).tolist()
 
     def _products(self, table: Tensor, pieces: int) -> Tensor:
-        """Return the product of the factor of each query with ``table[segment, piece]``, for each
-        piece of the keys, float64 ``[num_queries, pieces]``."""
+        """Return the dot product of the factor of each query with ``table[segment, piece]``, for
+        each piece of the keys of its segment, float64 ``[num_queries, pieces]``. ``table`` is
+        float64 ``[num_segments * pieces, k]``."""
         num_queries, clusters = self.query.shape
         out = table.new_empty(num_queries, pieces)
         _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
@@ -137,7 +140,7 @@ class Draws:
         return out
 
     def check_bound(self) -> None:
-        """Raise an error unless the edge probabilities of each query have a bound below 1.
+        """Raise an error unless the upper bound of the edge probabilities of each query is below 1.
 
         Raises:
             ValueError: The bound of a query is not below 1.
@@ -146,13 +149,15 @@ class Draws:
             raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
 
     def are_fewer(self) -> bool:
-        """Return whether drawing keys takes less time than a random trial for each pair."""
+        """Return whether so few draws are expected that they take less time than a random trial for
+        each pair of a query and a key. Return False if an upper bound of the probabilities exceeds
+        0.9."""
         return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
             self.expected, self.key_factor.numel(), self.num_pairs)
 
     def to_graph(self, by_name: bool) -> BipartiteGraph | None:
-        """Return the drawn graph. If the draws do not fit in registers, raise an error if
-        ``by_name`` is set, else return ``None``."""
+        """Draw the keys, and return the graph. If the draws do not fit in registers, raise an error
+        if ``by_name`` is set, else return ``None``."""
         if self._fit():
             return self._to_graph()
         if by_name:
@@ -161,8 +166,8 @@ class Draws:
         return None
 
     def _fit(self) -> bool:
-        """Cut the keys into pieces until the draws of each task fit in registers, and return
-        whether this is possible."""
+        """Cut the keys of each segment into pieces until the draws of each query in a piece fit in
+        registers, and return whether this is possible."""
         while self.max_expected > MAX_EXPECTED:
             pieces = self.pieces * math.ceil(self.max_expected / MAX_EXPECTED)
             pieces = min(pieces, self.model.num_keys)
@@ -193,9 +198,9 @@ class Draws:
                                        validate=False)
 
     def _cdf(self) -> Tensor:
-        """Return the cumulative shares of the keys in each cluster, as integers as in
-        :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf`. The keys of a piece are adjacent in
-        memory."""
+        """Return the cumulative shares of keys in each cluster, int64 ``[k * num_keys + 1]``,
+        cluster by cluster. A share is that of a key in the sum over its piece, as an integer as in
+        :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf`."""
         num_keys, clusters = self.key_factor.shape
         cdf = self.begin.new_zeros(clusters * num_keys + 1)
         width = torch.empty_like(cdf[1:])
@@ -208,22 +213,23 @@ class Draws:
 
 
 def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
-    """Return whether ``num_draws`` draws of keys take less time than a random trial for each of
-    ``num_pairs`` pairs."""
+    """Return whether ``num_draws`` draws of keys, with a table of ``table_entries`` cumulative
+    shares, take less time than a random trial for each of ``num_pairs`` pairs."""
     return num_draws + _CALL + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _rate_multiplier(bound: Tensor) -> Tensor:
-    """Return the rate multiplier of each query: the rate at which a pair is drawn, divided by the
-    probability of the pair."""
+    """Return the rate multiplier of each query, ``-log(1 - bound) / bound``: the rate at which a
+    pair is drawn, divided by the probability of the pair. It is infinite if the bound is not below
+    1. ``bound`` has an upper bound of the probabilities of each query."""
     is_certain = ~(bound < 1)  # NaN too
     low = bound.clamp(min=torch.finfo(bound.dtype).tiny).masked_fill(is_certain, 0.5)
     return (-torch.log1p(-low) / low).masked_fill(is_certain, math.inf)
 
 
 def _cut(ptr: Tensor, pieces: int) -> Tensor:
-    """Return the offsets of the pieces of each segment: where each piece begins, and where the last
-    piece ends."""
+    """Cut each segment of ``ptr`` into ``pieces`` pieces of about equal length. Return where each
+    piece begins, and where the last piece ends."""
     number = torch.arange(pieces, device=ptr.device)
     begin = ptr[:-1, None] + ptr.diff()[:, None] * number // pieces
     return torch.cat([begin.flatten(), ptr[-1:]])
@@ -245,8 +251,8 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 @kernel
 def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Kernel: write the products of the factors of some queries with the row of ``table`` for one
-    piece of the keys of their segment."""
+    """Kernel: write the dot products of ``query[row]`` and ``table[query_segment[row] * num_pieces
+    + piece]`` to ``out[row, piece]``, for some rows and one piece."""
     piece = tl.program_id(0) % num_pieces
     row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     segment = tl.load(query_segment + row, mask=row < num_rows, other=0)
@@ -257,8 +263,8 @@ def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTE
 
 @triton.jit
 def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the product of the factors of each row and its row ``piece`` of ``table``, cluster by
-    cluster, ``[rows, WIDTH]``."""
+    """Return ``query[row]`` times ``table[piece]``, cluster by cluster, float64 ``[rows, WIDTH]``.
+    The values are 0 unless ``is_row``."""
     cluster = tl.arange(0, WIDTH)[None, :]
     inside = is_row[:, None] & (cluster < CLUSTERS)
     offered = tl.load(query + row[:, None] * CLUSTERS + cluster, mask=inside, other=0)
@@ -269,8 +275,14 @@ def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl
 @kernel
 def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
                  CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
-    """Kernel: write the share of some keys in the sum of their piece, as an integer, for each
-    cluster."""
+    """Kernel: write the share of some keys in the sum of their piece, times ``scale`` and rounded
+    to integers, to ``width`` ``[CLUSTERS, num_keys]``, for some clusters.
+
+    Args:
+        key_factor: ``[num_keys, CLUSTERS]``.
+        mass: The sum of ``key_factor`` over each piece, ``[num_pieces, CLUSTERS]``.
+        piece_of_key: The piece of each key.
+    """
     key = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
     cluster = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     inside = (key < num_keys)[:, None] & (cluster < CLUSTERS)[None, :]
@@ -288,8 +300,23 @@ def draw_keys(
         exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
         WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
         DEPTH: tl.constexpr):
-    """Kernel: write the distinct keys that each of some tasks draws, ascending, and their number.
-    With a rate multiplier, only keys that thinning keeps are written."""
+    """Kernel: write the distinct keys that each of some tasks draws to ``drawn``, ascending, and
+    their number to ``size``. A task is a query with a piece of the keys of its segment. With a rate
+    ``multiplier``, only keys that thinning keeps are written.
+
+    Args:
+        query, key_factor: The factors of the rates.
+        query_segment: The segment of each query.
+        piece_ptr: Where the keys of each piece begin.
+        mass: The sum of ``key_factor`` over each piece.
+        cdf: The result of :meth:`Draws._cdf`.
+        begin: Where the draws of each task begin.
+        seed: The seed, int64.
+        multiplier: The rate multiplier of each query, or None.
+        exploration: The rate that is added to each pair.
+        DRAWS: Largest number of draws of a task.
+        DEPTH: Number of clusters that thinning loads at once.
+    """
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
@@ -325,8 +352,8 @@ def draw_keys(
 
 @triton.jit
 def _random_bits(seed, task, draw):
-    """Return four tensors of 32 random bits for each draw of each task, by Philox (Salmon et al.,
-    2011)."""
+    """Return four uint32 tensors of random bits, with an element for each draw of each task, by
+    Philox (Salmon et al., 2011)."""
     zero = draw.to(tl.uint32) * 0
     low, high = zero + task.to(tl.uint32)[:, None], zero + (task >> 32).to(tl.uint32)[:, None]
     return tl.philox(tl.load(seed), low, high, draw.to(tl.uint32), zero)
@@ -334,11 +361,12 @@ def _random_bits(seed, task, draw):
 
 @triton.jit
 def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
-    """Return a random cluster for each draw, and whether the draw explores instead, so that all
-    keys are equally likely.
+    """Return a random cluster for each draw, and whether the draw explores instead. A draw that
+    explores chooses among all keys with equal probability.
 
-    Clusters are chosen in proportion to ``weight``, and exploration in proportion to ``explored``.
-    The 32 random bits of a draw, as a fraction of 2**32, select from the cumulative weights.
+    Clusters are chosen in proportion to ``weight`` ``[tasks, WIDTH]``, and exploration in
+    proportion to ``explored`` ``[tasks]``. The 32 random bits of a draw, as a fraction of 2**32,
+    select from the cumulative weights.
     """
     total = tl.sum(weight, axis=1) + explored
     scale = 1073741824. / tl.where(total > 0, total, 1)  # 2**30
@@ -356,9 +384,17 @@ def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
 
 @triton.jit
 def _draw_keys(begin, length, bits, explores, inside):
-    """Return a random key for each draw, counted from the first key of the piece. If the draw
-    explores, all keys are equally likely. Otherwise, keys are chosen by their shares. ``begin``
-    points to the cumulative share of the first key of the piece."""
+    """Return a random key for each draw, counted from the first key of the piece. Keys are chosen
+    by their shares in a cluster, or with equal probability if the draw ``explores``.
+
+    Args:
+        begin: Pointers to the cumulative share of the first key of the piece in the cluster of each
+            draw.
+        length: Number of keys of the piece.
+        bits: 64 random bits of each draw.
+        explores: Whether each draw explores.
+        inside: Whether each draw exists.
+    """
     chooses = inside & ~explores
     low = tl.load(begin, mask=chooses, other=0)
     width = tl.load(begin + length, mask=chooses, other=0) - low
@@ -379,9 +415,11 @@ def _draw_keys(begin, length, bits, explores, inside):
 @triton.jit
 def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTERS: tl.constexpr,
           DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
-    """Return which draws thinning keeps. A pair with probability p was drawn at the rate
-    ``multiplier * p``, and is kept with probability ``p / (1 - exp(-multiplier * p))``. This is at
-    least ``1 / multiplier``, so p is computed only if the coin of a draw is above this bound."""
+    """Return which draws are kept by thinning, out of those in ``kept``. A pair with probability p
+    was drawn at the rate ``multiplier * p``, and is kept with probability ``p / (1 -
+    exp(-multiplier * p))``. This is at least ``1 / multiplier``, so p is computed only if the coin
+    of a draw, the fraction ``bits / 2**32``, is above this bound. A pair is a query ``row`` and a
+    key ``node``."""
     coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
     multiplier = multiplier[:, None]
     is_open = kept & (coin * multiplier >= 1)
@@ -403,8 +441,8 @@ def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTER
 
 @kernel
 def close_gaps(drawn, begin, end, key, num_tasks, TASKS: tl.constexpr, DRAWS: tl.constexpr):
-    """Kernel: copy the keys of some tasks to their places in the graph, where tasks follow one
-    another without gaps."""
+    """Kernel: copy the keys of some tasks from ``drawn[begin[task]:]`` to ``key[end[task]:]``, so
+    that there are no gaps between tasks. Task number t has ``end[t + 1] - end[t]`` keys."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)

@@ -52,11 +52,11 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
 
 
 def _segments_of_tiles(model: FactorModel) -> Tensor:
-    """Return the segment of each tile of rows, int64 ``[num_tiles]``.
+    """Return the segment of each tile of queries, int64 ``[num_tiles]``.
 
-    Rows are cut into tiles at multiples of ``_ROWS`` and at the begin of each segment, which only
-    the GPU knows. So the host uses an upper bound of the number of tiles: the number of multiples
-    plus the number of segments. Programs of tiles without rows return at once.
+    Queries are cut into tiles at multiples of 64 and at the begin of each segment, which only the
+    GPU knows. So the host uses an upper bound of the number of tiles: the number of multiples plus
+    the number of segments. Programs of tiles without queries return at once.
     """
     first_tile = model.query_ptr // _ROWS + torch.arange(model.num_segments + 1,
                                                          device=model.device)
@@ -84,9 +84,23 @@ def try_tiles(
         query, key_factor, query_ptr, key_ptr, segment_of_tile, seed, exploration: fp64, num_quads,
         size, largest, end, edge_key, CLUSTERS: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Kernel: compute the random trials of some rows with a piece of the keys of their segment.
-    Without ``edge_key``, write the number of successes of each row, and the largest probability.
-    With ``edge_key``, write the keys."""
+    """Kernel: compute the random trials of some queries with a piece of the keys of their segment.
+    Without ``edge_key``, write the number of successes of each query to ``size``, and the largest
+    probability to ``largest``. With ``edge_key``, write the keys of the successes to it.
+
+    Args:
+        query, key_factor: The factors of the probabilities, ``[num_queries, CLUSTERS]`` and
+            ``[num_keys, CLUSTERS]``.
+        query_ptr, key_ptr: Where the queries and keys of each segment begin.
+        segment_of_tile: The result of :func:`_segments_of_tiles`.
+        seed: The seed, int64.
+        exploration: The probability that is added to each pair.
+        num_quads: Number of groups of four keys for each query. Random bits are numbered by group.
+        size: Number of successes of each query in each piece, ``[num_queries, pieces]``.
+        largest: ``[num_tiles, pieces]``.
+        end: Where the keys of each query in each piece begin in ``edge_key``, and the end of the
+            last.
+    """
     tile, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     segment = tl.load(segment_of_tile + tile)
     first_row = (tile - segment) * ROWS
@@ -128,8 +142,9 @@ def try_tiles(
 @triton.jit
 def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexpr,
               DTYPE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Return the product of the factors of each row and each key, 0 where masked. Each product is
-    computed by three products in TF32, which together are as exact as float32."""
+    """Return the dot product of ``query[row]`` and ``key_factor[key]`` for each row and key,
+    ``[ROWS, KEYS]``, or 0 unless ``is_row`` and ``is_key``. In float32, each product is computed by
+    three products in TF32, which together are as exact as float32."""
     PRECISION: tl.constexpr = 'tf32x3' if DTYPE == tl.float32 else 'ieee'
     product = tl.zeros([ROWS, KEYS], DTYPE)
     for first in range(0, CLUSTERS, DEPTH):
@@ -145,9 +160,13 @@ def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexp
 
 @triton.jit
 def _succeed(prob, seed, quad, ROWS: tl.constexpr, KEYS: tl.constexpr):
-    """Return whether each trial succeeds: whether 64 random bits, as a fraction, are below the
-    probability. The first 32 bits decide all but one in 2**32 trials. Without the other bits,
-    probabilities would be rounded to multiples of 2**-32."""
+    """Return whether each trial succeeds, bool ``[ROWS, KEYS]``. A trial succeeds if 64 random
+    bits, as a fraction, are below its probability. ``quad`` numbers the random bits of each group
+    of four keys.
+
+    The first 32 bits decide all but one in 2**32 trials. Without the other bits, probabilities
+    would be rounded to multiples of 2**-32.
+    """
     scaled = tl.where(prob < 1, tl.maximum(prob, 0), 0) * 4294967296.
     whole = scaled.to(tl.uint32)
     rest = scaled - whole.to(prob.dtype)  # exact: the digits of a probability fit
@@ -162,8 +181,9 @@ def _succeed(prob, seed, quad, ROWS: tl.constexpr, KEYS: tl.constexpr):
 
 @triton.jit
 def _random_bits(seed, quad, STREAM: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr):
-    """Return 32 random bits for each pair. One call of Philox (Salmon et al., 2011) serves four
-    keys."""
+    """Return 32 random bits for each pair, uint32 ``[ROWS, KEYS]``. One call of Philox (Salmon et
+    al., 2011) at the number ``quad`` serves four keys. ``STREAM`` selects other bits for the same
+    pairs."""
     low, high = quad.to(tl.uint32), (quad >> 32).to(tl.uint32)
     zero = low * 0
     a, b, c, d = tl.philox(tl.load(seed), low, high, zero + STREAM, zero)
