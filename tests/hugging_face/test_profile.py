@@ -149,6 +149,28 @@ def test_encoder_and_decoder_have_special_tokens_of_their_own():
     assert (got.kinds[~is_decoder, 2] > .5).all()
 
 
+def test_an_attached_model_is_profiled_with_full_attention():
+    model = new_model('BERT')
+    expected = profile(model, [TOKENS])
+    table = str(attachment(attach(model, SlidingWindow(1))))
+    np.testing.assert_allclose(profile(model, [TOKENS]).entropy, expected.entropy, atol=1e-6)
+    assert str(attachment(model)) == table
+
+
+@pytest.mark.parametrize('family', ['BERT', 'GPT-2'])
+def test_keys_and_edges_are_counted_where_weights_underflow(family):
+    model = new_model(family)
+    expected = profile(model, [TOKENS], patterns=['SlidingWindow(2)', '4 own keys'])
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if any(part in name for part in ('query', 'key', 'c_attn')):
+                parameter.mul_(1000)
+    sharp = profile(model, [TOKENS], patterns=['SlidingWindow(2)', '4 own keys'])
+    np.testing.assert_allclose(sharp.keys, expected.keys)
+    np.testing.assert_allclose(sharp.pattern_edges[:, 0], expected.pattern_edges[:, 0])
+    assert (sharp.pattern_edges[:, 1] < expected.pattern_edges[:, 1]).all()  # none without weight
+
+
 def test_weights_of_a_model_of_16_bits_are_computed_in_32():
     model = new_model('Llama')
     expected = profile(model, [TOKENS])
