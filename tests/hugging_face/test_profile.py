@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from graphattn.hugging_face import Profile, attending, profile, profiling
+from graphattn.hugging_face import Profile, attach, attachment, attending, profile, profiling
+from graphattn.patterns import SlidingWindow
 from tests.test_hugging_face import (
     BATCH,
     BEYOND_SDPA,
