@@ -167,7 +167,7 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--n', '-1'], "'n' must be at least 1 (got -1)"),
     (['--n', '1'], "'n' must be at least 64, the fewest tokens of diffuser (got 1)"),
     (['--n', '100000000000'], "'n' must be at most 16,777,216"),
-    (['--n', '50000', '--pattern', 'Full()'], 'more than the free memory of'),
+    (['--n', '200000', '--pattern', 'Full()'], 'more than the free memory of'),
     (['--seed', '-1'], "'seed' must be at least 0 (got -1)"),
     (['--samples', '0'], "'samples' must be at least 1 (got 0)"),
     (['--n', 'many'], 'many'),
