@@ -150,7 +150,9 @@ def main(
                                  learn_graphs, lora)
     save_attached(sparse, folder)
     sizes = costs_of_lengths(dense, sparse, min(_length(dense, None), longest_of(sparse)))
-    results = {**surgery.losses, 'density': float(chosen.density.mean()),
+    # Layers with windows of their own allow fewer pairs.
+    density_of_pairs = float(np.average(chosen.density, weights=measured.keys))
+    results = {**surgery.losses, 'density': density_of_pairs,
                'share': None if learn_graphs else float(chosen.share.mean()),
                'heads': chosen.as_table(), 'lengths': sizes}
     write_whole(folder / RESULTS, lambda path: path.write_text(json.dumps(results, indent=1)))

@@ -58,3 +58,11 @@ def pytest_runtest_setup(item):
     import torch
     torch.manual_seed(crc32(item.nodeid.encode()))
     spare()
+
+
+@pytest.fixture
+def clean_dynamo():
+    import torch
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.loader import DataLoader, NeighborLoader
+from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import Compose, ToSparseTensor, ToUndirected, VirtualNode
-from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 from graphattn import BipartiteGraph, patterns
 from graphattn.transforms import AddAttentionEdges
@@ -95,29 +94,6 @@ def test_a_row_of_values_may_be_given_and_types_of_the_data_stay():
     assert torch.equal(both.edge_attr[both.edge_type == 1].unique(dim=0), row.unsqueeze(0))
     assert both.edge_type.unique().tolist() == [0, 1, 2]
     assert VirtualNode()(both).edge_type.unique().tolist() == [0, 1, 2, 3, 4]
-
-
-def test_a_seed_gives_one_graph_and_none_gives_others():
-    data = data_of([], 40)
-
-    def draw(seed: int | None) -> list[set]:
-        transform = AddAttentionEdges('RandomRegular(3)', seed=seed)
-        return [pairs(transform(data).attention_edge_index) for _ in range(2)]
-
-    assert draw(0) == draw(0) and draw(0)[0] == draw(0)[1] != draw(1)[0]
-    torch.manual_seed(0)
-    first, second = draw(None)
-    assert first != second
-
-
-@pytest.mark.skipif(not (WITH_PYG_LIB or WITH_TORCH_SPARSE),
-                    reason='neither pyg-lib nor torch-sparse is installed')
-def test_a_loader_of_neighbours_adds_edges_behind_its_sampling():
-    data = Data(x=torch.rand(30, 2), edge_index=torch.randint(30, (2, 90)))
-    loader = NeighborLoader(data, [3, 2], batch_size=4,
-                            transform=AddAttentionEdges('SlidingWindow(1)'))
-    for batch in loader:
-        assert pairs(batch.attention_edge_index) == edges_of('SlidingWindow(1)', batch)
 
 
 WITH_ATTR = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_attr=torch.rand(1, 2))

@@ -35,7 +35,7 @@ PACKAGES = ['graphattn', *(f'graphattn.{name}' for name in (
 OTHERS = {'PairMask': PairMask, 'MaskGraph': MaskGraph, 'sequence_parallel': sequence_parallel,
           **{layout.__name__: layout for layout in graphattn.graphs.pair_layout.LAYOUTS.values()}}
 # For those who write patterns, sources or hooks, who are given what was checked.
-GIVEN_CHECKED = {'edges', 'rows', 'contains', 'from_pairs', 'collect', 'edge_collect',
+GIVEN_CHECKED = {'edges', 'rows', 'key_ranges', 'contains', 'from_pairs', 'collect', 'edge_collect',
                  'edge_update', 'edge_updater', 'message', 'message_and_aggregate', 'propagate',
                  'value_of', 'norm', 'logit_terms', 'check_probability', 'shard_graph',
                  'span_graph', 'causal', 'arguments', 'traced_graph'}

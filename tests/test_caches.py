@@ -14,7 +14,6 @@ from torch import Tensor
 
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
-from graphattn.graphs import from_pyg
 from graphattn.graphs.cache import GRAPHS
 from graphattn.graphs.from_pyg import sort_edges
 from graphattn.graphs.pair_layout import FreeLayout, SymmetricLayout
@@ -310,17 +309,6 @@ def test_each_input_alone_changes_the_answer(name, change):
 def anew(inputs: dict) -> dict:
     """Return copies, for which nothing has been kept yet."""
     return copy.deepcopy(inputs)
-
-
-def test_large_edges_are_known_by_their_versions_alone(monkeypatch):
-    """A comparison would take a good part of the time that sorting takes."""
-    monkeypatch.setattr(from_pyg, 'MAX_COMPARED', 4)
-    inputs = edges()
-    before = ask_edges(**inputs)
-    inputs['edges'].data[0, 1] = 3
-    assert ask_edges(**inputs) == before
-    inputs['edges'][0, 1] = 3
-    assert ask_edges(**inputs) != before
 
 
 # Parameters ##########################################################################

@@ -25,10 +25,3 @@ def test_progress_bars_are_drawn_on_terminals_alone():
              if not any(option.arg == 'disable' and ast.unparse(option.value).endswith('None')
                         for option in call.keywords)]
     assert drawn == []
-
-
-@pytest.mark.slow
-def test_a_deviation_is_computed_in_one_place_which_has_none_for_one_value():
-    files = [where.partition(':')[0] for where, _ in calls('stdev')
-             if where.startswith('experiments')]
-    assert files == ['experiments/runs/summary.py']

@@ -10,7 +10,6 @@ import torch
 
 from graphattn import BipartiteGraph
 from graphattn.graphs.complete import CompleteGraph
-from graphattn.graphs.segments import Segments
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full
 from graphattn.sources import PatternSource, pattern_source
@@ -50,12 +49,6 @@ def test_it_equals_the_graph_of_all_pairs(heads):
     assert torch.equal(graph.edge_index, expected.edge_index)
 
 
-def test_other_keys_than_queries():
-    ptr, key_ptr = torch.tensor([0, 2, 5]), torch.tensor([0, 3, 3])
-    graph = CompleteGraph(Segments(ptr, key_ptr))
-    assert graph == BipartiteGraph.batch([Full().build(2, 3), Full().build(3, 0)])
-
-
 @pytest.mark.parametrize('options', [{}, dict(dropout=.5), dict(hops=3, teleport=.1)], ids=str)
 def test_layers_give_the_numbers_of_listed_edges(options):
     x, layer = torch.randn(9, 8), GraphAttention(8, 2, 'Full()', **options).eval()
@@ -63,11 +56,3 @@ def test_layers_give_the_numbers_of_listed_edges(options):
     assert isinstance(graph, CompleteGraph)
     torch.testing.assert_close(out, layer(x, PTR, graph=plain()))
     torch.testing.assert_close(torch.compile(layer, backend='eager')(x, PTR), out)
-
-
-def test_dense_attention_lists_nothing():
-    tokens = torch.randn(300, 8, requires_grad=True)
-    layer = GraphAttention(8, 2, 'Full()')
-    out, graph = layer(tokens, torch.tensor([0, 300]), return_graph=True)
-    out.sum().backward()
-    assert not is_listed(graph)

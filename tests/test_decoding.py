@@ -24,7 +24,7 @@ from graphattn.patterns import (
     Strided,
 )
 from graphattn.placement import Cache
-from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.sources import PatternSource
 
 LENGTH, CHANNELS, HEADS = 24, 8, 2
 PATTERNS = [SlidingWindow(3), SlidingWindow(2) | GlobalTokens(1), RandomKeys(3),
@@ -99,25 +99,6 @@ def test_values_that_are_not_finite_reach_the_same_tokens(hops, value):
     expected = attention(x.flatten(0, 1), ptr).view_as(x)
     assert 0 < (~expected.isfinite()).sum() < x.numel() / 2
     torch.testing.assert_close(decode(attention, x, STEPS['one by one']), expected, equal_nan=True)
-
-
-@torch.no_grad()
-def test_keys_that_heads_share_are_cached_once():
-    attention = GraphAttention(CHANNELS, HEADS, PatternSource(SlidingWindow(3) & Causal()),
-                               num_kv_heads=1)
-    x = torch.randn(2, LENGTH, CHANNELS)
-    expected = attention(x.flatten(0, 1), torch.tensor([0, LENGTH, 2 * LENGTH])).view_as(x)
-    torch.testing.assert_close(decode(attention, x, STEPS['one by one']), expected)
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_all_layers_of_an_encoder_decode():
-    encoder = Encoder(PatternSource(SlidingWindow(3) & Causal()), num_tokens=11,
-                      max_length=LENGTH, channels=CHANNELS, heads=HEADS, num_layers=3).eval()
-    tokens = torch.randint(11, (2, LENGTH))
-    expected = encoder(tokens.flatten(), torch.tensor([0, LENGTH, 2 * LENGTH]))
-    torch.testing.assert_close(decode(encoder, tokens, STEPS['one by one']).flatten(0, 1), expected)
 
 
 @torch.no_grad()
@@ -198,14 +179,6 @@ def test_a_step_is_for_one_pass(half_decoded):
             encoder(tokens[3:], used)
 
 
-@torch.no_grad()
-def test_a_frozen_mask_that_is_not_causal_is_refused():
-    source = LearnedMaskSource(HEADS, LENGTH).eval()
-    attention, x = GraphAttention(CHANNELS, HEADS, source).eval(), torch.randn(1, CHANNELS)
-    with pytest.raises(ValueError, match='must be causal'):
-        attention(x, KeyValueCache(LENGTH).step(torch.tensor([0, 1])))
-
-
 @pytest.mark.slow
 @torch.no_grad()
 def test_only_keys_with_edges_are_read(monkeypatch):
@@ -222,12 +195,6 @@ def test_only_keys_with_edges_are_read(monkeypatch):
     for token in torch.randn(50, 1, CHANNELS):
         attention(token, cache.step(torch.tensor([0, 1])))
     assert max(seen) == 3
-
-
-def test_a_source_that_depends_on_tokens_is_refused():
-    attention = GraphAttention(CHANNELS, HEADS, BlockModelSource(HEADS, CHANNELS // HEADS, 3))
-    with torch.no_grad(), pytest.raises(NotImplementedError, match="'source' must have edges that"):
-        attention(torch.randn(1, CHANNELS), KeyValueCache(5).step(torch.tensor([0, 1])))
 
 
 def test_layers_that_cannot_be_decoded_are_refused():

@@ -62,7 +62,3 @@ def test_every_guide_is_reached_from_the_front_page():
     listed = {name for block in re.findall(r'```{toctree}(.*?)```', index, re.S)
               for name in re.findall(r'^[\w/]+$', block, re.M)}
     assert listed == {page.stem for page in PAGES[1:]} - {'index'} | {'gallery_pages/index'}
-
-
-def test_the_front_page_is_short():
-    assert len((ROOT / 'README.md').read_text().splitlines()) <= 150

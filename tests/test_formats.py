@@ -26,21 +26,6 @@ def test_unbatch_takes_apart_what_batch_has_joined(name):
         assert BipartiteGraph.batch(segments).unbatch() == segments
 
 
-def test_a_segment_is_that_of_a_head_and_a_sequence():
-    heads = [[SlidingWindow(head).build(length) for length in (3, 5, 2)] for head in range(2)]
-    graph = BipartiteGraph.batch([sequence for head in heads for sequence in head])
-    for head in range(2):
-        for sequence in range(3):
-            assert graph.segment(sequence, head, heads=2) == heads[head][sequence]
-    assert graph.segment(4) == heads[1][1]
-
-
-def test_a_segment_keeps_its_probabilities():
-    graph = BipartiteGraph.batch([Full().build(2).with_edge_prob(torch.rand(4)),
-                                  Full().build(3).with_edge_prob(torch.rand(9))])
-    assert torch.equal(graph.segment(1).edge_prob, graph.edge_prob[4:])
-
-
 @pytest.mark.parametrize('arguments, match', [
     (dict(sequence=6), "'sequence' must be at most 5"), (dict(sequence=-1), 'not be negative'),
     (dict(sequence=3, heads=2), "'sequence' must be at most 2"),
@@ -78,17 +63,6 @@ def test_tiles_are_those_that_torch_finds_in_the_mask(pattern, heads, sizes, is_
         is_used = torch.arange(own.size(-1)) < counts.unsqueeze(-1)
         assert torch.equal(own[is_used], whole[..., :own.size(-1)][is_used])
         assert own.size(-1) == (max(int(counts.max()), 1) if is_compact else whole.size(-1))
-
-
-def test_torch_reads_the_tiles_of_any_device(monkeypatch):
-    """Its own tools take lists that are as wide as all tiles."""
-    graph = SlidingWindow(2).build(64)
-    expected = create_block_mask(lambda b, h, q, k: (q - k).abs() <= 2, 1, 1, 64, 64, device='cpu',
-                                 BLOCK_SIZE=16)
-    monkeypatch.setattr(BipartiteGraph, 'device', torch.device('cuda'))
-    mask = graph.to_block_mask(tile=16)
-    assert str(mask) == str(expected) and torch.equal(mask.to_dense(), expected.to_dense())
-    assert torch.equal(mask[0].to_dense(), expected[0].to_dense())
 
 
 @pytest.mark.slow

@@ -85,13 +85,6 @@ def test_edge_index_is_a_valid_pyg_edge_index(name):
 
 
 @pytest.mark.parametrize('name', GRAPHS)
-def test_edge_tables_satisfy_their_contract(name):
-    graph = GRAPHS[name]()
-    assert graph.validate() is graph
-    assert max(graph.num_queries, graph.num_keys) <= 40
-
-
-@pytest.mark.parametrize('name', GRAPHS)
 def test_pointers_and_degrees_follow_from_the_mask(name):
     graph = GRAPHS[name]()
     mask = graph.to_mask()
@@ -163,11 +156,6 @@ def test_round_trip_of_sparse_tensor(name):
     assert sparse.storage.value().equal(weight)
 
 
-def test_networkx_round_trip_on_tokens():
-    graph = random_graph(7, 7)
-    assert BipartiteGraph.from_networkx(graph.to_networkx()) == graph
-
-
 def test_networkx_undirected_edges_attend_both_ways():
     undirected = nx.Graph([(0, 1), (1, 2), (2, 2)])
     assert BipartiteGraph.from_networkx(undirected).to_mask().int().tolist() == [
@@ -182,14 +170,6 @@ def test_networkx_bipartite(kind):
     bipartite.add_edges_from([('k2', 'q0'), ('k0', 'q1'), ('k2', 'q0')])
     assert BipartiteGraph.from_networkx(bipartite).to_mask().int().tolist() == [
         [0, 0, 1], [1, 0, 0]]
-
-
-def test_networkx_undirected_bipartite_edges_may_be_written_from_the_query():
-    bipartite = nx.Graph()
-    bipartite.add_node('query', bipartite=1)
-    bipartite.add_node('key', bipartite=0)
-    bipartite.add_edge('query', 'key')
-    assert BipartiteGraph.from_networkx(bipartite).num_edges == 1
 
 
 def test_scipy_keeps_weights_and_drops_explicit_zeros(graph):
@@ -211,20 +191,6 @@ def test_an_entry_that_scipy_stores_in_parts_is_their_sum(matrix):
     assert np.array_equal(matrix.data, before)
 
 
-def test_dtype_of_weights_in_scipy(graph):
-    weight = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
-    assert graph.to_scipy(weight).dtype == np.float64
-
-
-# Edges in any order ##################################################################
-
-
-def test_from_edge_index_sorts_and_merges():
-    shuffled = edges((0, 1), (3, 0), (1, 0), (0, 1), (3, 0))
-    assert BipartiteGraph.from_edge_index(shuffled, 2, 4) == BipartiteGraph(
-        edges((1, 0), (3, 0), (0, 1)), 2, 4)
-
-
 def test_from_edge_index_keeps_probabilities_beside_their_edges():
     shuffled = edges((0, 1), (3, 0), (1, 0), (0, 1))
     edge_prob = torch.tensor([0.1, 0.2, 0.3, 0.1], requires_grad=True)
@@ -234,9 +200,7 @@ def test_from_edge_index_keeps_probabilities_beside_their_edges():
     assert grad[1:3].tolist() == [2., 1.] and grad[[0, 3]].sum() == 4.
 
 
-def test_from_edge_index_takes_an_edge_index_sorted_by_key():
-    by_key = EdgeIndex(edges((0, 1), (1, 0), (3, 0)), sparse_size=(4, 2), sort_order='row')
-    assert BipartiteGraph.from_edge_index(by_key, 2, 4).key.tolist() == [1, 3, 0]
+# Edges in any order ##################################################################
 
 
 VALUES = ['edge_bias', 'edge_gate']
@@ -248,18 +212,6 @@ def shuffled(name: str) -> tuple[BipartiteGraph, torch.Tensor]:
     order = torch.randperm(graph.num_edges, generator=torch.Generator().manual_seed(1))
     return graph, graph.edge_index.as_tensor()[:, order]
 
-
-@pytest.mark.parametrize('name', GRAPHS)
-def test_perm_leads_from_the_order_given_to_that_of_the_graph(name):
-    original, edge_index = shuffled(name)
-    edge_prob = torch.rand(original.num_edges)
-    for prob in (None, edge_prob):
-        graph, perm = BipartiteGraph.from_edge_index(
-            edge_index, original.num_queries, original.num_keys, edge_prob=prob,
-            query_ptr=original.query_ptr, key_ptr=original.key_ptr, return_perm=True)
-        assert graph.with_edge_prob(None) == original
-        assert edge_index[:, perm].equal(graph.edge_index.as_tensor())
-    assert graph.edge_prob.equal(edge_prob[perm])
 
 @pytest.mark.parametrize('num_queries, num_keys, num_edges', [
     (0, 0, 0), (3, 0, 0), (1, 1, 1), (5, 7, 12), (9, 9, 81), (300, 200, 900), (3, 2**16 + 1, 90),
@@ -281,7 +233,6 @@ def test_edges_in_any_order_are_sorted_and_permuted(num_queries, num_keys, num_e
             outside[row, -1] = node
             with pytest.raises(ValueError, match=r"'edge_index\[\d\]' must contain"):
                 BipartiteGraph.from_edge_index(outside, num_queries, num_keys, return_perm=True)
-
 
 
 @pytest.mark.parametrize('sort_order', ['row', 'col', None])
@@ -354,15 +305,6 @@ def test_is_reordered_is_kept(operation):
     assert not operation(GRAPHS['square']()).is_reordered
 
 
-def test_masks_rows_and_patterns_are_in_order():
-    graph = random_graph(6, 6)
-    for made in (graph, BipartiteGraph(graph.edge_index, 6), BipartiteGraph.from_csr(*graph.csr),
-                 patterns.RandomKeys(3).build(9, seed=0),
-                 (patterns.SlidingWindow(3) | patterns.GlobalTokens(2)).build(9)):
-        assert not made.is_reordered
-    assert BipartiteGraph.from_edge_index(graph.edge_index.flip(1), 6).is_reordered
-
-
 # Rows ################################################################################
 
 
@@ -382,10 +324,6 @@ def test_from_csr(name, validate, dtype):
     assert made.csr[1].dtype == graph.csr[1].dtype and not made.is_reordered
 
 
-def test_from_csr_has_as_many_keys_as_queries_if_none_are_given():
-    assert BipartiteGraph.from_csr(torch.tensor([0, 1, 1]), torch.tensor([1])).num_keys == 2
-
-
 @pytest.mark.parametrize('dtype', KEY_DTYPES)
 @pytest.mark.parametrize('num_keys', [12, 2**17])
 def test_rows_may_change_after_a_graph_was_built_of_them(dtype, num_keys):
@@ -400,29 +338,6 @@ def test_rows_may_change_after_a_graph_was_built_of_them(dtype, num_keys):
 
 
 # What is kept ########################################################################
-
-
-def bytes_per_edge(num_keys: int, with_csc: bool) -> float:
-    """Return the bytes of edges alone, from two graphs that differ in their number."""
-    graphs = [patterns.RandomKeys(count).build(40, num_keys, seed=0) for count in (100, 300)]
-    if with_csc:
-        assert all(graph.csc for graph in graphs)
-    few, many = graphs
-    return (many.nbytes - few.nbytes) / (many.num_edges - few.num_edges)
-
-
-def test_bytes_per_edge():
-    for num_keys, num_bytes in ((2**16, 2), (2**16 + 1, 4)):
-        assert bytes_per_edge(num_keys, with_csc=False) == num_bytes
-        assert bytes_per_edge(num_keys, with_csc=True) == num_bytes + 6
-
-
-def test_bytes_per_edge_of_many_queries():
-    graph = BipartiteGraph.from_mask(torch.ones(2, 2**17, dtype=torch.bool)).transpose()
-    rows = graph.indptr.nbytes + graph.query_ptr.nbytes + graph.key_ptr.nbytes
-    assert graph.nbytes == rows + 2 * graph.num_edges
-    assert graph.csc[1].dtype == torch.int32
-    assert graph.nbytes == rows + (2 + 4 + 4) * graph.num_edges + graph.csc[0].nbytes
 
 
 MADE_OF_MANY_EDGES = {
@@ -479,13 +394,6 @@ def test_batch_keeps_segments_and_probabilities(segments):
     assert joined.edge_prob.equal(torch.cat([segments.edge_prob, segments.edge_prob]))
 
 
-def test_batch_is_block_diagonal():
-    graphs = [random_graph(n, m) for n, m in SHAPES]
-    expected = torch.block_diag(*(graph.to_mask().int() for graph in graphs)).bool()
-    assert BipartiteGraph.batch(graphs).to_mask().equal(expected)
-    assert BipartiteGraph.batch(graphs[:1]) is graphs[0]
-
-
 @pytest.mark.parametrize('sizes', [(2**15, 2**15 - 5, 5), (2**15 + 7, 2**14), (2**16, 9),
                                    (2**16 - 9, 9)])
 def test_batch_shifts_keys_beyond_any_number_of_bits(sizes):
@@ -493,19 +401,6 @@ def test_batch_shifts_keys_beyond_any_number_of_bits(sizes):
     joined = BipartiteGraph.batch(graphs).validate()
     assert joined.key.tolist() == [key for graph, start in zip(graphs, accumulate(sizes, initial=0))
                                    for key in (graph.key + start).tolist()]
-
-
-def test_density_of_segments(segments):
-    assert segments.density() == pytest.approx(4 / 8)
-    expected = torch.tensor([3 / 6, 0., 1 / 2, 0.], dtype=torch.float64)
-    torch.testing.assert_close(segments.density(per_segment=True), expected)
-
-
-@pytest.mark.parametrize('name', ['no_edges', 'no_keys', 'no_tokens', 'no_segments'])
-def test_density_without_edges_is_zero(name):
-    graph = GRAPHS[name]()
-    assert graph.density() == 0.
-    assert graph.density(per_segment=True).tolist() == [0.] * graph.num_segments
 
 
 @pytest.mark.parametrize('name', GRAPHS)
@@ -516,12 +411,6 @@ def test_a_graph_is_complete_if_all_pairs_of_its_segments_are_edges(name):
                                            query_ptr=graph.query_ptr, key_ptr=graph.key_ptr)
     assert pairs.is_complete and graph.is_complete == (graph.num_edges == pairs.num_edges)
     assert not pairs.to('meta').is_complete  # unknown
-
-
-def test_default_segments(graph):
-    assert graph.query_ptr.tolist() == [0, 2] and graph.key_ptr.tolist() == [0, 4]
-    square = BipartiteGraph(edges(), 3, query_ptr=torch.tensor([0, 1, 3]))
-    assert square.key_ptr.tolist() == [0, 1, 3]
 
 
 # Set algebra #########################################################################
@@ -536,15 +425,6 @@ def test_set_algebra_is_mask_algebra(shape, seed):
     assert (left & right).validate().to_mask().equal(in_left & in_right)
     assert (left - right).validate().to_mask().equal(in_left & ~in_right)
     assert left.isin(right).equal(in_right[left.query, left.key])
-
-
-@pytest.mark.parametrize('name', GRAPHS)
-def test_set_algebra_with_itself_and_with_nothing(name):
-    graph = GRAPHS[name]()
-    nothing = graph - graph
-    assert nothing.num_edges == 0
-    assert graph | graph == graph & graph == graph | nothing == graph - nothing == graph
-    assert graph & nothing == nothing - graph == nothing
 
 
 def test_set_algebra_drops_probabilities_and_keeps_segments(segments):
@@ -587,11 +467,6 @@ def test_equality(segments):
     assert segments != 'a graph'
 
 
-def test_is_not_hashable(graph):
-    with pytest.raises(TypeError, match='unhashable'):
-        hash(graph)
-
-
 # The rest ############################################################################
 
 
@@ -610,13 +485,6 @@ def test_with_edge_prob_carries_gradient(graph):
                                 edge_prob)
     assert weighted.edge_prob is edge_prob
     assert grad.tolist() == [2., 4., 1.]  # by key: edges 2, 0, 1
-
-
-def test_repr(graph, segments):
-    assert repr(graph) == (
-        'BipartiteGraph(num_queries=2, num_keys=4, num_edges=3, density=37.5%)')
-    assert repr(segments) == (
-        'BipartiteGraph(num_queries=5, num_keys=5, num_edges=4, num_segments=4, density=50.0%)')
 
 
 # Nothing is changed ##################################################################
@@ -950,16 +818,6 @@ def test_reordered_graph_has_the_same_edges(name):
     assert abs(reordered.to_scipy(reordered.edge_prob) - matrix).sum() == 0
     assert reordered.num_edges == graph.num_edges and reordered.is_reordered
     assert reordered.reorder(query_order.argsort(), key_order.argsort()) == graph
-
-
-def test_attention_along_a_reordered_graph_is_that_of_reordered_tokens():
-    graph = random_graph(30, 30)
-    order = torch.randperm(30, generator=torch.Generator().manual_seed(1))
-    x = torch.randn(30, 2, 4, dtype=torch.float64)
-    expected = edge_attention(x, x, x, graph, backend='reference')
-    nearby = x[order]
-    out = edge_attention(nearby, nearby, nearby, graph.reorder(order), backend='reference')
-    torch.testing.assert_close(out[order.argsort()], expected)
 
 
 def test_nearby_order_finds_a_shuffled_band_in_each_segment():

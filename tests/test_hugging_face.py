@@ -10,11 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from graphattn import BipartiteGraph
 from graphattn.hugging_face import LazyMask, attach, detach, graph_attention
 from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
-from tests.around_source import AroundSource
 
 transformers = pytest.importorskip('transformers')
 
@@ -365,20 +363,6 @@ def test_named_cross_attention_is_attached(pattern, length):
             model.generate(TOKENS, decoder_start_token_id=0, **GENERATION)
 
 
-def test_only_the_named_layers_are_attached():
-    model, is_token = new_model('BERT'), PADDINGS['right']
-    attention = model.encoder.layer[1].attention.self
-    first = run(copy.deepcopy(attach(new_model('BERT'), PATTERN, layers=[0])), 'BERT', is_token,
-                is_dense=False)
-    attach(model, PATTERN, layers=['encoder.layer.0.attention.self'])
-    assert not hasattr(attention, 'graph_source')
-    got = run(model, 'BERT', is_token, is_dense=False)
-    torch.testing.assert_close(got.hidden, first.hidden)
-    attach(model, Full(), layers=[1])  # the same numbers along edges
-    got = run(model, 'BERT', is_token, is_dense=False)
-    torch.testing.assert_close(got.hidden, first.hidden, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize('name', ['BertModel', 'T5ForConditionalGeneration'])
 def test_other_models_of_the_same_config_do_not_change(name):
     kind = getattr(transformers, name)
@@ -393,17 +377,6 @@ def test_other_models_of_the_same_config_do_not_change(name):
     torch.testing.assert_close(other(**kwargs)[0], expected)
     assert config._attn_implementation == other.config._attn_implementation == 'sdpa'
     assert one.config._attn_implementation != 'sdpa'
-
-
-def test_other_layers_keep_their_implementation():
-    torch.manual_seed(0)
-    model = new_model('BERT')
-    model.set_attn_implementation('eager')
-    expected = run(model, 'BERT', PADDINGS['left'], is_dense=False)
-    attach(model, Full(), layers=[0])
-    got = run(model, 'BERT', PADDINGS['left'], is_dense=False)
-    torch.testing.assert_close(got.hidden, expected.hidden, atol=1e-5, rtol=1e-5)
-    assert detach(model).config._attn_implementation == 'eager'
 
 
 @pytest.mark.parametrize('family', ['BERT', 'Llama'])
@@ -475,15 +448,6 @@ def test_models_that_make_their_own_masks_of_keys(name):
     expected = model(TOKENS, attention_mask=is_token.long()).last_hidden_state
     got = attach(model, Full())(TOKENS, attention_mask=is_token.long()).last_hidden_state
     torch.testing.assert_close(got[is_token], expected[is_token])
-
-
-def test_keys_that_heads_share_are_not_repeated(monkeypatch):
-    from graphattn.functional import drive
-    checked, seen = drive.check_arguments, []
-    monkeypatch.setattr(drive, 'check_arguments', lambda query, key, *args: (
-        seen.append((query.size(1), key.size(1))), checked(query, key, *args))[1])
-    run(attach(new_model('Llama'), PATTERN), 'Llama', PADDINGS['left'], is_dense=False)
-    assert seen == [(4, 2)] * 2
 
 
 @pytest.mark.parametrize('family', [family for family in FAMILIES if family != 'ViT'])
@@ -566,21 +530,6 @@ def test_a_source_trains_saves_and_loads_with_the_model(kind, tmp_path):
     torch.testing.assert_close(got.hidden, expected.hidden)
 
 
-@pytest.mark.parametrize('kind', SOURCES)
-def test_a_source_may_be_inside_another_module(kind):
-    model = attach(new_model('BERT'), SOURCES[kind]())
-    mask = PADDINGS['left'].long()
-
-    def hidden():
-        torch.manual_seed(1)
-        return model(TOKENS, attention_mask=mask).last_hidden_state
-
-    expected = hidden()
-    for layer in model.encoder.layer:
-        layer.attention.self.graph_source = AroundSource(layer.attention.self.graph_source)
-    torch.testing.assert_close(hidden(), expected)
-
-
 def test_weights_that_are_renamed_on_saving_can_be_loaded(tmp_path):
     from safetensors.torch import load_file
     model, loaded = (attach(new_model('ViT'), SOURCES['block model']()) for _ in range(2))
@@ -600,13 +549,6 @@ def test_a_learned_mask_equals_its_dense_form_in_a_decoder():
     attach(model, PatternSource(source.freeze()))
     got = model(**kwargs).last_hidden_state
     torch.testing.assert_close(got[is_token], expected[is_token], atol=1e-5, rtol=1e-5)
-
-
-def test_copies_of_an_attached_model_return_the_same():
-    model = attach(new_model('BERT'), PATTERN)
-    expected = run(model, 'BERT', PADDINGS['left'], is_dense=False)
-    got = run(copy.deepcopy(model), 'BERT', PADDINGS['left'], is_dense=False)
-    torch.testing.assert_close(got.hidden, expected.hidden)
 
 
 @pytest.mark.filterwarnings('ignore:`gradient_checkpointing_enable`')
@@ -631,18 +573,6 @@ def test_a_copy_of_a_lazy_mask_is_lazy():
     moved = mask.to('meta')
     assert isinstance(moved, LazyMask) and moved.is_meta and moved.how['attention_mask'].is_meta
     assert type(mask.float()) is type(mask[:, :, 1:]) is torch.Tensor
-
-
-def test_code_that_adds_masks_to_logits_gets_floating_masks():
-    how = dict(batch_size=BATCH, q_length=LENGTH, kv_length=LENGTH, dtype=torch.double,
-               attention_mask=PADDINGS['left'])
-    mask = LazyMask(implementation='eager', **how)
-    added = torch.zeros(BATCH, 4, LENGTH, LENGTH, dtype=torch.double) + mask
-    barred = ~LazyMask(**how).dense()
-    assert mask.dtype == torch.double
-    assert (added[barred.expand_as(added)] < -1e30).all()
-    assert (added[~barred.expand_as(added)] == 0).all()
-    assert mask.clone().implementation == 'eager' and (mask.detach() + 0.).equal(mask + 0.)
 
 
 def implementations(model):
@@ -708,23 +638,6 @@ def test_a_teleport_is_learned_saved_and_detached(tmp_path):
     assert torch.equal(saved['encoder.layer.1.attention.self.graph_teleport_logit'], logits[1])
     names = set(new_model('BERT').state_dict())
     assert set(detach(model).state_dict()) == names
-
-
-def test_generates_along_several_hops_without_a_cache():
-    model = attach(new_model('Llama', 'LlamaForCausalLM'), PATTERN, hops=3, teleport=.1)
-    generated = model.generate(TOKENS, **GENERATION, use_cache=False)
-    assert torch.equal(generated[:, -1], model(generated[:, :-1]).logits[:, -1].argmax(-1))
-    with pytest.raises(ValueError, match="'hops' must.*use_cache=False"):
-        model.generate(TOKENS, **GENERATION)
-
-
-def test_sequences_that_are_packed_stay_apart():
-    model = attach(new_model('Llama'), SlidingWindow(2))
-    tokens = TOKENS[:1]
-    position_ids = torch.cat([torch.arange(12), torch.arange(8)]).unsqueeze(0)
-    got = model(tokens, position_ids=position_ids, use_cache=False).last_hidden_state
-    expected = [model(part, use_cache=False).last_hidden_state for part in tokens.split((12, 8), 1)]
-    torch.testing.assert_close(got, torch.cat(expected, dim=1))
 
 
 def test_continuous_batching_is_refused():
@@ -854,12 +767,6 @@ def test_a_model_that_is_not_attached_is_refused():
         model(TOKENS)
 
 
-def test_a_model_without_cross_attention_is_attached_without_a_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        attach(new_model('BERT'), PATTERN)
-
-
 @pytest.mark.slow
 def test_no_dense_mask_is_computed(monkeypatch):
     """At 16,384 tokens a dense one would take 512 MiB for each of the two sequences."""
@@ -884,11 +791,3 @@ def test_a_missing_or_old_version_of_transformers_is_named_in_the_error(monkeypa
             patch.setitem(sys.modules, 'transformers', SimpleNamespace(__version__=version))
             with pytest.raises(ImportError, match=rf"5.17 or later \(got {version}\)"):
                 attach(new_model, PATTERN)
-
-
-def test_indices_without_a_key_and_repeated_indices():
-    indices = torch.tensor([[[0, 0, -1], [1, 0, 2]], [[2, 2, 2], [-1, -1, -1]]])
-    graph = BipartiteGraph.from_topk(indices.int(), num_keys=3)
-    assert graph.num_segments == 2
-    assert graph.to_mask().int().tolist() == [[1, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0],
-                                              [0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0]]

@@ -143,16 +143,6 @@ def hits_and_misses(compiled) -> list[int]:
 
 
 @pytest.mark.slow
-def test_what_is_compiled_is_told_once_and_kept(add, tmp_path, told):
-    first, second = add(), add()
-    assert [first(1, 2), first(1., 2.), second(1., 2.), second(1, 2)] == [3, 3., 3., 3]
-    assert hits_and_misses(first) == [0, 2] and hits_and_misses(second) == [2, 0]
-    message, = told
-    assert str(tmp_path / 'cache') in message and 'NUMBA_CACHE_DIR' in message
-    assert len(list(tmp_path.glob('cache/*/*'))) == 2
-
-
-@pytest.mark.slow
 def test_a_changed_file_of_others_is_compiled_again(add, tmp_path):
     """Also where not the function itself has changed, but a file of one that it may call."""
     (tmp_path / 'called.py').write_text('one = 1')
@@ -162,13 +152,6 @@ def test_a_changed_file_of_others_is_compiled_again(add, tmp_path):
         _jit.digest_beside.cache_clear()  # which a new process begins without
         compiled = add()
         assert compiled(1, 2) == 2 and hits_and_misses(compiled) == [0, 1]
-
-
-def test_nothing_is_told_when_nothing_is_compiled(add, told, monkeypatch):
-    add()(1, 2)
-    told.clear()
-    monkeypatch.setattr(_jit, '_TOLD', set())
-    assert add()(1, 2) == 3 and not told
 
 
 @pytest.mark.slow

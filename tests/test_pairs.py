@@ -9,7 +9,6 @@ import graphattn.graphs.pairs
 from graphattn.graphs.csc import csc_of_rows
 from graphattn.graphs.pairs import (
     find_pairs,
-    first_of_each,
     is_ascending,
     number_pairs,
     rows_of_pairs,
@@ -43,13 +42,6 @@ def test_sorted_pairs_are_a_set(pairs):
 
 
 @every_list
-def test_first_of_each(pairs):
-    pairs = sorted(pairs)
-    expected = [n == 0 or pairs[n - 1] != pair for n, pair in enumerate(pairs)]
-    assert first_of_each(long(pairs)).tolist() == expected
-
-
-@every_list
 @pytest.mark.parametrize('others', [[], [3], [0, 1, 7, 9], [2**63 - 1]])
 def test_pairs_are_found(pairs, others):
     assert find_pairs(long(pairs), long(others)).tolist() == [pair in others for pair in pairs]
@@ -62,11 +54,6 @@ def test_numbers_of_pairs_lead_back_to_rows(name):
     assert pair.equal(graph.to_mask().flatten().nonzero().flatten()) and is_ascending(pair)
     indptr, key = rows_of_pairs(pair, graph.num_queries, graph.num_keys)
     assert indptr.equal(graph.indptr) and key.equal(graph.key)
-
-
-def test_the_last_pair_has_the_largest_int64():
-    key, query, num_keys = long([0, 2**31 - 1]), long([0, 2**32 - 1]), 2**31
-    assert number_pairs(key, query, num_keys).tolist() == [0, 2**63 - 1]
 
 
 # The order by key ####################################################################

@@ -27,6 +27,7 @@ from graphattn.placement.exchange import Halo
 from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
 from tests.clusters import cluster_source
+from tests.pairwise import pairwise
 
 SEED, CHANNELS, HEADS, LENGTH = 3, 8, 2, 7
 LENGTHS = [7, 4]
@@ -232,9 +233,9 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize('diffusion', DIFFUSIONS)
-@pytest.mark.parametrize('source', SOURCES)
-@pytest.mark.parametrize('placement', PLACEMENTS)
+@pytest.mark.parametrize('placement, source, diffusion', [
+    *pairwise(PLACEMENTS, SOURCES, DIFFUSIONS, among=lambda *case: refusal(*case) is None),
+    *pairwise(PLACEMENTS, SOURCES, DIFFUSIONS, among=lambda *case: refusal(*case) is not None)])
 def test_a_placement_gives_what_one_ragged_batch_gives(placement, source, diffusion):
     layer, x = new_layer(source, diffusion), torch.randn(11, CHANNELS, dtype=torch.double)
     place, message = PLACEMENTS[placement], refusal(placement, source, diffusion)
@@ -247,12 +248,10 @@ def test_a_placement_gives_what_one_ragged_batch_gives(placement, source, diffus
     assert_same(numbers(place, layer, x), expected)
 
 
-@pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'the limit'])
-@pytest.mark.parametrize('source', SOURCES)
-@pytest.mark.parametrize('placement', ['decoded', 'parallel', 'decoded_in_parallel'])
+@pytest.mark.parametrize('placement, source, diffusion', pairwise(
+    ['decoded', 'parallel', 'decoded_in_parallel'], SOURCES,
+    ['attention', 'three hops', 'the limit'], among=lambda *case: refusal(*case) is None))
 def test_a_placement_has_the_softcap_and_the_sinks_of_the_layer(placement, source, diffusion):
-    if refusal(placement, source, diffusion) is not None:
-        return
     x = torch.randn(11, CHANNELS, dtype=torch.double)
     layer = new_layer(source, diffusion, softcap=0.2, sinks=True)
     layer.sink.data += torch.tensor([1., -1.])
@@ -261,12 +260,11 @@ def test_a_placement_has_the_softcap_and_the_sinks_of_the_layer(placement, sourc
     assert_same(numbers(PLACEMENTS[placement], layer, x), expected)
 
 
-@pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'a learned teleport'])
-@pytest.mark.parametrize('source', SOURCES)
-@pytest.mark.parametrize('placement', ['padded', 'attached', 'parallel'])
+@pytest.mark.parametrize('placement, source, diffusion', pairwise(
+    ['padded', 'attached', 'parallel'], SOURCES,
+    ['attention', 'three hops', 'a learned teleport'],
+    among=lambda *case: refusal(*case) is None))
 def test_a_placement_drops_the_weights_that_one_ragged_batch_drops(placement, source, diffusion):
-    if refusal(placement, source, diffusion) is not None:
-        return
     layer = new_layer(source, diffusion, dropout=.4)
     x = torch.randn(11, CHANNELS, dtype=torch.double)
     expected = numbers(REFERENCES.get(placement, local), layer, x)
@@ -275,14 +273,12 @@ def test_a_placement_drops_the_weights_that_one_ragged_batch_drops(placement, so
     assert not torch.allclose(expected['output'], local(layer, x))
 
 
-@pytest.mark.parametrize('value', [math.nan, math.inf])
-@pytest.mark.parametrize('diffusion', ['attention', 'three hops', 'a learned teleport'])
-@pytest.mark.parametrize('source', ['pattern', 'causal pattern of each head', 'frozen mask'])
-@pytest.mark.parametrize('placement', PLACEMENTS)
+@pytest.mark.parametrize('placement, source, diffusion, value', pairwise(
+    PLACEMENTS, ['pattern', 'causal pattern of each head', 'frozen mask'],
+    ['attention', 'three hops', 'a learned teleport'], [math.nan, math.inf],
+    among=lambda *case: refusal(*case[:3]) is None))
 def test_what_is_not_finite_reaches_whom_it_reaches_in_one_ragged_batch(placement, source,
                                                                        diffusion, value):
-    if refusal(placement, source, diffusion) is not None:
-        return
     layer, x = new_layer(source, diffusion), torch.randn(11, CHANNELS, dtype=torch.double)
     x[5, 2] = value
     expected = local(layer, x)

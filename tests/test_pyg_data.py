@@ -38,25 +38,11 @@ def without(data: Data, *names: str) -> Data:
     return data
 
 
-def test_a_graph_of_nodes_is_square():
-    graph = BipartiteGraph.from_data(molecule(3))
-    assert graph.edge_index.as_tensor().tolist() == [[1, 0, 2, 1], [0, 1, 1, 2]]
-    assert (graph.num_queries, graph.num_keys, graph.num_segments) == (3, 3, 1)
-
-
 def test_the_graphs_of_a_batch_are_segments():
     molecules = [molecule(size) for size in (3, 1, 4)]
     expected = BipartiteGraph.batch([*map(BipartiteGraph.from_data, molecules)])
     for batch in (Batch.from_data_list(molecules), next(iter(DataLoader(molecules, 3)))):
         assert rows(BipartiteGraph.from_data(batch)) == rows(expected)
-
-
-def test_sources_are_keys_and_targets_queries():
-    graph = BipartiteGraph.from_data(authors())
-    assert (graph.num_queries, graph.num_keys) == (2, 3)
-    assert graph.to_mask().tolist() == [[True, False, False], [False, True, True]]
-    both = BipartiteGraph.from_data(Batch.from_data_list([authors(), authors()]))
-    assert rows(both) == rows(BipartiteGraph.batch([graph, graph]))
 
 
 @pytest.mark.parametrize('with_prob', [False, True])
@@ -82,13 +68,6 @@ def test_graphs_are_batched_by_pyg(bipartite):
     graphs = [graph.with_edge_prob(torch.rand(graph.num_edges)) for graph in graphs]
     batch = Batch.from_data_list([graph.to_data(bipartite) for graph in graphs])
     assert BipartiteGraph.from_data(batch) == BipartiteGraph.batch(graphs)
-
-
-def test_a_batch_vector_is_enough():
-    batch = Batch.from_data_list([*map(molecule, (3, 1, 4))])
-    expected = BipartiteGraph.from_data(batch)
-    assert BipartiteGraph.from_data(without(batch, 'ptr')) == expected
-    assert BipartiteGraph.from_data(without(batch, 'batch')) == expected
 
 
 @pytest.mark.parametrize('name', ['idle_tokens', 'more_keys', 'no_edges'])
@@ -118,11 +97,6 @@ def two_types() -> HeteroData:
     data = authors()
     data['paper', 'cites', 'paper'].edge_index = torch.tensor([[0], [1]])
     return data
-
-
-def test_one_of_several_types_is_chosen():
-    graph = BipartiteGraph.from_data(two_types(), ('paper', 'cites', 'paper'))
-    assert graph.to_mask().tolist() == [[False, False], [True, False]]
 
 
 @pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_nodes'")

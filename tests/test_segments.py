@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from graphattn.graphs.segments import Segments, join_ptrs, segment_of, sum_segments
+from graphattn.graphs.segments import Segments, segment_of, sum_segments
 from tests.graphs import GRAPHS
 
 
@@ -41,35 +41,12 @@ def test_sizes_follow_from_the_pointers(query_ptr, key_ptr):
 
 
 @every_segments
-def test_transpose_twice_is_identity(query_ptr, key_ptr):
-    segments = Segments(query_ptr, key_ptr)
-    assert segments.transpose() == Segments(key_ptr, query_ptr)
-    assert segments.transpose().transpose() == segments
-
-
-@every_segments
 def test_copies(query_ptr, key_ptr):
     segments = Segments(query_ptr, key_ptr)
     for other in (copy.copy(segments), copy.deepcopy(segments),
                   pickle.loads(pickle.dumps(segments)), segments.to('cpu')):
         assert other == segments and len(other) == len(segments)
         assert (other.num_pairs, other.is_square) == (segments.num_pairs, segments.is_square)
-
-
-def test_shared_pointers_stay_shared():
-    shared = ptr(0, 2, 5)
-    for segments in (Segments(shared, shared), Segments.of(shared, None, (5, 5), shared.device)):
-        for each in (segments, segments.to('meta'), segments.transpose(), copy.deepcopy(segments)):
-            assert each.query_ptr is each.key_ptr
-    with torch.inference_mode():
-        shared = ptr(0, 2, 5)
-        segments = Segments(shared, shared)
-    assert segments.query_ptr is segments.key_ptr and not segments.query_ptr.is_inference()
-
-
-def test_segments_move_to_meta():
-    moved = Segments(ptr(0, 2), ptr(0, 3)).to('meta')
-    assert moved.query_ptr.device == moved.key_ptr.device == torch.device('meta')
 
 
 def test_equality():
@@ -124,10 +101,3 @@ def test_sums_of_segments(name):
     weight = torch.randn(total.shape, generator=generator)
     grad, = torch.autograd.grad((total * weight).sum(), value)
     assert grad.equal(weight[segment_of(query_ptr)])
-
-
-def test_joined_pointers():
-    assert join_ptrs([ptr(0, 2, 2), ptr(0), ptr(0, 0, 3)], [2, 0, 3]).tolist() == [0, 2, 2, 2, 5]
-    one = ptr(0, 2)
-    joined = join_ptrs([one], [2])
-    assert joined.tolist() == [0, 2] and joined.data_ptr() != one.data_ptr()

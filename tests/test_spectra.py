@@ -9,8 +9,7 @@ import scipy.linalg
 import scipy.sparse as sp
 from scipy.sparse import csgraph
 
-from graphattn import spectra
-from graphattn.spectra import NotConverged, smallest_eigenvectors
+from graphattn.spectra import smallest_eigenvectors
 
 
 def weighted(graph: nx.Graph) -> nx.Graph:
@@ -53,14 +52,3 @@ def test_no_eigenvector_is_missed(name, count):
     assert residual.max() <= 1e-8 * expected[-1]
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(count), atol=1e-12)
     assert abs(null_space.T @ vectors).max() < 1e-12
-
-
-def test_the_same_graph_has_the_same_eigenvectors():
-    given = laplacian_and_null_space(GRAPHS['hubs'])
-    np.testing.assert_array_equal(*(smallest_eigenvectors(*given, 5) for _ in range(2)))
-
-
-def test_what_has_not_converged_is_not_returned(monkeypatch):
-    monkeypatch.setattr(spectra, 'MAX_PRODUCTS', 1)
-    with pytest.raises(NotConverged, match='times too large after [0-9]+ products'):
-        smallest_eigenvectors(*laplacian_and_null_space(GRAPHS['mesh']), 5)

@@ -34,11 +34,6 @@ def threads(request, monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_torch_has_openmp_here():
-    assert (_threads._openmp(_threads._FIRST_PROCESS) is not None
-            or not torch.backends.openmp.is_available())
-
-
 @pytest.mark.parametrize('number', [1, 2, 7])
 def test_every_call_runs_once(threads, number):
     done = []

@@ -48,17 +48,6 @@ def test_encodings_follow_their_nodes(encode, num_nodes):
 
 
 @contract
-def test_weights_of_one_are_no_weights(encode):
-    data = draw(30)
-    expected = encode(Data(edge_index=data.edge_index, num_nodes=30)).pe
-    assert torch.equal(encode(data).pe, expected)
-    no_edges = Data(edge_index=torch.tensor([[0, 29], [29, 0]]), edge_weight=torch.zeros(2))
-    both = Data(edge_index=torch.cat([data.edge_index, no_edges.edge_index], 1), num_nodes=30,
-                edge_weight=torch.cat([data.edge_weight, no_edges.edge_weight]))
-    assert torch.equal(encode(both).pe, expected)
-
-
-@contract
 def test_a_batch_is_encoded_graph_by_graph(encode):
     graphs = [draw(num_nodes, weighted=True) for num_nodes in (12, 5, 30)]
     for graph in graphs:
@@ -128,22 +117,6 @@ def test_components_are_told_apart_first(solver):
     assert projected[:, 2:].abs().max() < 1e-6 and (encoding.T @ root.double()).abs().max() < 1e-5
 
 
-def test_as_many_components_as_columns_need_no_iteration(monkeypatch):
-    monkeypatch.setattr(laplacian_pe, 'MAX_DENSE', 0)
-    monkeypatch.setattr(laplacian_pe, 'smallest_eigenvectors', None)
-    pairs = torch.arange(100).view(2, 50)
-    data = Data(edge_index=torch.cat([pairs, pairs.flip(0)], 1), num_nodes=100)
-    encoding = LaplacianPE(3)(data).laplacian_eigenvector_pe
-    torch.testing.assert_close(encoding[:50], encoding[50:])  # as both ends of an edge
-    torch.testing.assert_close(encoding.T @ encoding, torch.eye(3))
-    assert encoding.sum(0).abs().max() < 1e-6
-
-
-def test_columns_that_a_small_graph_lacks_are_zero():
-    encoding = LaplacianPE(6)(draw(5)).laplacian_eigenvector_pe
-    assert encoding[:, :4].any(0).all() and not encoding[:, 4:].any()
-
-
 def test_self_loops_are_ignored_and_repeated_edges_add_up(solver):
     data = draw(60)
     loops = torch.arange(60).repeat(2, 1)
@@ -152,15 +125,6 @@ def test_self_loops_are_ignored_and_repeated_edges_add_up(solver):
     data.edge_index = torch.cat([data.edge_index, loops, data.edge_index], 1)
     torch.testing.assert_close(LaplacianPE(5)(data).laplacian_eigenvector_pe, expected, atol=1e-6,
                                rtol=0)
-
-
-def test_directions_are_not_compared_where_they_are_trusted():
-    data = draw(30, weighted=True)
-    expected = LaplacianPE(5)(data).laplacian_eigenvector_pe
-    is_one = data.edge_index[0] < data.edge_index[1]
-    one_way = Data(edge_index=data.edge_index[:, is_one], edge_weight=data.edge_weight[is_one])
-    found = LaplacianPE(5, is_undirected=True)(one_way).laplacian_eigenvector_pe
-    torch.testing.assert_close(found, expected)
 
 
 def test_signs_are_drawn_for_every_graph_and_column():
@@ -177,8 +141,8 @@ def test_signs_are_drawn_for_every_graph_and_column():
     assert RandomSignFlip()(graphs[0]).laplacian_eigenvector_pe.shape == (12, 4)
 
 
-@pytest.mark.parametrize('walk_length', [1, 2, 3, 8])
-@pytest.mark.parametrize('num_nodes', [12, 300, 2_500])
+@pytest.mark.parametrize('num_nodes, walk_length', [
+    (12, 1), (12, 2), (300, 3), (300, 8), (2_500, 3)])
 def test_return_probabilities_are_pygs(num_nodes, walk_length):
     data = draw(num_nodes)
     data.edge_weight = None
@@ -201,11 +165,6 @@ def test_walks_follow_directed_edges():
     data = Data(edge_index=erdos_renyi_graph(40, .1, directed=True), num_nodes=40)
     torch.testing.assert_close(RandomWalkPE(6)(data).random_walk_pe,
                                pyg.AddRandomWalkPE(6)(data).random_walk_pe)
-
-
-def test_encodings_are_appended_to_features_in_a_chain():
-    data = pyg.Compose([pyg.ToUndirected(), RandomWalkPE(5, attr_name=None)])(draw(30))
-    assert data.x.shape == (30, 7) and data.x.dtype == torch.float
 
 
 def two(weights: list[float] | None = None, edges: list[list[int]] = ((0, 1), (1, 0))) -> Data:

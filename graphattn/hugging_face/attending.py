@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn.functional.folding import repeat_heads
+from graphattn.graphs.masks import is_above_lowest
 from graphattn.hugging_face.attaching import attends, switch
 from graphattn.layers.padded import PairRules
 from graphattn.placement.padded import PaddedTokens
@@ -172,8 +173,10 @@ class OneSequence:
             max(1, BLOCK // (length * heads))))
 
     def weights(self, rows: Tensor, heads: slice = slice(None)) -> Tensor:
-        """Return the attention weights of the queries ``rows``, ``[heads, rows, length]``. All
-        weights of a query that may attend to no key are 0.
+        """Return the attention weights of the queries ``rows``, ``[heads, rows, length]``.
+
+        A weight is positive if and only if the query may attend to the key. A weight that would
+        underflow is the smallest normal number, so that the pairs of a sharp head can be counted.
 
         Args:
             rows (Tensor): Indices of queries, int64 ``[rows]``.
@@ -184,7 +187,8 @@ class OneSequence:
             logit = self.softcap * (logit / self.softcap).tanh()
         for bias in self._terms(rows, heads):
             is_mask = bias.dtype == torch.bool
-            logit = logit.masked_fill(~bias, -math.inf) if is_mask else logit + bias
+            logit = (logit if is_mask else logit + bias).masked_fill(
+                ~(bias if is_mask else is_above_lowest(bias)), -math.inf)
         highest = logit.amax(dim=-1, keepdim=True)
         if self.sink is not None:
             highest = highest.maximum(self.sink[heads])
@@ -193,7 +197,9 @@ class OneSequence:
         whole = weight.sum(-1, keepdim=True)
         if self.sink is not None:
             whole = whole + (self.sink[heads] - highest).exp()
-        return weight / whole.clamp(min=torch.finfo(weight.dtype).tiny)
+        tiny = torch.finfo(weight.dtype).tiny
+        weight = (weight / whole.clamp(min=tiny)).clamp_(min=tiny)
+        return weight.masked_fill_(logit == -math.inf, 0)
 
     def _terms(self, rows: Tensor, heads: slice) -> Iterator[Tensor]:
         """Yield the masks and biases of the logits of the queries ``rows``,

@@ -218,6 +218,8 @@ class OwnSums:
             raise ValueError(f"'batches' must contain sequences of at most {MAX_TOKENS} tokens for "
                              f"own keys and offsets (got {length}); shorten the sequences, or "
                              f"leave own keys and offsets out of 'patterns'")
+        tiny = torch.finfo(weight.dtype).tiny
+        weight = weight.masked_fill(weight <= tiny, 0)  # a pair of no weight is no edge
         if self.by_offset is None:
             self.by_offset = weight.new_zeros(heads, 2 * MAX_TOKENS - 1, dtype=torch.double)
         if self.num_offsets:

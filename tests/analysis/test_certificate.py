@@ -39,30 +39,6 @@ def test_reach_is_that_of_products_of_masks(layers, pairs):
     assert found.num_layers == 2 and found.num_heads == 4
 
 
-def test_a_complete_head_reaches_all_at_once():
-    found = certificate([[Full().build(7)], [SlidingWindow(0).build(7)]])
-    assert found.layers_to_reach_all == 1 and found.reached == 1 and found.unread == 0
-    assert found.hops_of_head.tolist() == [1, 1] and found.reached_of_head.tolist() == [1, 1 / 7]
-    assert found.gap_of_head == pytest.approx([7 / 6, 0]) and found.one_way_of_head[0] == 0
-    assert found.sigma_of_head == pytest.approx([0, 1])
-
-
-def test_causal_edges_are_one_way_and_nobody_reads_the_last_token():
-    found = certificate([[Causal().build(9)]])
-    assert found.layers_to_reach_all == 1 and found.unread == 1
-    assert found.one_way_of_head.tolist() == [1]
-
-
-def test_hops_of_a_window_are_the_length_over_the_radius():
-    found = certificate([[SlidingWindow(3).build(40)]])
-    assert found.hops_of_head.tolist() == [13]  # 39 steps of 3
-
-
-def test_one_token_is_certified():
-    found = certificate([[SlidingWindow(0).build(1)]])
-    assert found.reached == 1 and found.unread == 1
-
-
 # Universality ########################################################################
 
 

@@ -1,9 +1,7 @@
 """Options and errors that all commands share, tried on a question made for it."""
 
-import csv
 import errno
 import json
-import resource
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -80,53 +78,6 @@ def checkpoint(runs, name):
     return runs / name / 'checkpoints' / 'last.ckpt'
 
 
-def test_patterns_side_by_side(tmp_path, capsys):
-    ask('--pattern', 'star', 'SlidingWindow(2) & Causal()', '--n', 50, '--large', 140,
-        '--out', tmp_path)
-    printed = capsys.readouterr().out
-    header, edges, *_ = printed.splitlines()
-    assert header.split(maxsplit=1) == ['star', 'SlidingWindow(2) & Causal()']
-    assert edges.split() == ['edges', '244', '147']
-    saved = json.loads((tmp_path / 'size.json').read_text())
-    assert [saved[label][0]['edges'] for label in saved] == [244, 147]
-    assert len(saved['star'][0]['degree']) == 50
-    assert (tmp_path / 'size.png').stat().st_size > 0
-
-
-@pytest.mark.parametrize('ending', ['.json', '.csv', '.png', '.svg', '.pdf'])
-def test_one_file_by_its_ending(tmp_path, ending):
-    ask('--n', 70, '--out', tmp_path / f'result{ending}')
-    assert [path.name for path in tmp_path.iterdir()] == [f'result{ending}']
-    assert (tmp_path / f'result{ending}').read_bytes()[:4] in (
-        b'{\n "', b'grap', b'\x89PNG', b'<?xm', b'%PDF')
-
-
-def test_a_picture_that_fails_leaves_no_texts(tmp_path, monkeypatch, error_line):
-    def draw(results):
-        figure = Figure()
-        figure.suptitle('$_{$')
-        return figure
-
-    monkeypatch.setitem(globals(), 'draw', draw)
-    assert 'Expected' in error_line(main, ['--out', tmp_path])
-    assert not list(tmp_path.iterdir())
-
-
-def test_rows_of_csv_are_graphs(tmp_path):
-    ask('--pattern', 'star', 'SlidingWindow(2) & Causal()', '--n', 50, '--large', 140,
-        '--out', tmp_path)
-    with open(tmp_path / 'size.csv') as file:
-        star, window = csv.DictReader(file)
-    assert star == {'graph': 'star', 'number': '0', 'edges': '244', 'density': '0.0976',
-                    'is_large': 'True', 'reason': ''}
-    assert window['graph'] == 'SlidingWindow(2) & Causal()' and window['edges'] == '147'
-
-
-def test_default_pattern_and_length(tmp_path, capsys):
-    ask('--out', tmp_path, pattern='SlidingWindow(1)', n=10)
-    assert json.loads((tmp_path / 'size.json').read_text())['SlidingWindow(1)'][0]['edges'] == 28
-
-
 GRAPH = (SlidingWindow(1)).build(5) - BipartiteGraph.from_mask(torch.eye(5, dtype=torch.bool))
 
 
@@ -153,11 +104,6 @@ def test_wide_and_long_tables_are_cut():
     wide, rest = text.split('\n\n')
     assert len(wide.splitlines()) == len(rest.splitlines()) == 1 + 50 + 2
     assert wide.splitlines()[-2] == '... 60 in all' and max(map(len, text.splitlines())) <= 100
-
-
-def test_no_kind_of_graph():
-    with pytest.raises(TypeError, match=r"'graph' must be a BipartiteGraph, .* \(got list\)"):
-        as_graph([[0, 1]])
 
 
 @pytest.mark.slow
@@ -221,7 +167,7 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--n', '-1'], "'n' must be at least 1 (got -1)"),
     (['--n', '1'], "'n' must be at least 64, the fewest tokens of diffuser (got 1)"),
     (['--n', '100000000000'], "'n' must be at most 16,777,216"),
-    (['--n', '50000', '--pattern', 'Full()'], 'more than the free memory of'),
+    (['--n', '200000', '--pattern', 'Full()'], 'more than the free memory of'),
     (['--seed', '-1'], "'seed' must be at least 0 (got -1)"),
     (['--samples', '0'], "'samples' must be at least 1 (got 0)"),
     (['--n', 'many'], 'many'),
@@ -298,15 +244,6 @@ def never(graph: BipartiteGraph) -> Size:
     raise AssertionError('it has begun to work')
 
 
-@pytest.mark.parametrize('out', ['file', 'file/below', 'file/far/below', '/proc/none', 'x' * 300])
-def test_output_folder_is_checked_before_the_work(tmp_path, monkeypatch, error_line, out):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / 'file').write_text('')
-    assert f"'out' must be a writable folder (got {out}: " in error_line(
-        lambda arguments: command.ask(never, draw, arguments, name='size'), ['--out', out])
-    assert [path.name for path in tmp_path.iterdir()] == ['file']
-
-
 def test_full_disk_is_seen_before_the_work(tmp_path, monkeypatch, error_line):
     def full(**_):
         raise OSError(errno.ENOSPC, 'No space left on device')
@@ -315,12 +252,6 @@ def test_full_disk_is_seen_before_the_work(tmp_path, monkeypatch, error_line):
     assert 'No space left on device' in error_line(
         lambda arguments: command.ask(never, draw, arguments, name='size'),
         ['--out', str(tmp_path)])
-
-
-def test_bound_on_memory_ends_with_the_command(tmp_path, error_line):
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    error_line(main, ['--n', '50000', '--pattern', 'Full()', '--out', str(tmp_path)])
-    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 def test_results_convert_and_print():

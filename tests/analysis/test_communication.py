@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from analysis.communication import communication
 from analysis.communication.halos import rows_received
 from experiments.benchmarks import distributed
 from graphattn.distributed import share
-from graphattn.patterns import Full, SlidingWindow, get
+from graphattn.patterns import Full
 from tests.graphs import random_graph
 
 RATES = dict(heads=2, channels=8, value_bytes=4, node_size=2, node_bandwidth=1e6, bandwidth=1e5,
@@ -58,18 +56,3 @@ def test_times_of_two_processes_of_one_node():
     assert result.ulysses_ms[0] == pytest.approx(1e3 * (
         4 * (1e-3 + 2.5 * TOKEN / 1e6) + 3 * 4 * 16 * 50 / 1e7))
     assert result.halo_mib[0] == pytest.approx(2 * rows * TOKEN / 2**20)
-
-
-def test_links_between_nodes_are_slower():
-    result = communication(SlidingWindow(1).build(8), processes=[4], **RATES)
-    # Inner processes receive a row from their node and one from the other.
-    worst = 2 * (2 * 1e-3 + TOKEN / 1e6 + TOKEN / 1e5) + 3 * 4 * 16 * 6 / 1e6
-    assert result.halo_ms[0] == pytest.approx(1e3 * worst)
-    assert math.isnan(result.ulysses_ms[0]) and result.messages.tolist() == [2]
-    assert result.rows.tolist() == [1.5] and result.fastest == 'halo'
-
-
-def test_one_process_sends_nothing():
-    result = communication(get('bigbird', block=4).build(64, seed=0), processes=[1], **RATES)
-    assert result.halo_mib[0] == result.all_keys_mib[0] == result.rows[0] == 0
-    assert result.halo_ms[0] == result.all_keys_ms[0] and result.needed == 0

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-
 import numpy as np
 import pytest
 
@@ -14,7 +11,7 @@ from analysis.figures import spectra as spectra_module
 from analysis.figures.__main__ import main
 from analysis.figures.densities import diffuser_parts
 from analysis.figures.picture import Picture, Row
-from graphattn.patterns import GlobalTokens, SlidingWindow, get
+from graphattn.patterns import GlobalTokens, get
 
 pytestmark = pytest.mark.slow
 
@@ -262,39 +259,7 @@ def test_models_and_variants(monkeypatch):
     assert infinite == pytest.approx(0.9 * before / (0.1 + 0.9 * before))
 
 
-def test_spectrum_of_a_path(monkeypatch):
-    monkeypatch.setattr(spectra_module, '_NODES', 12)
-    path = spectra_module._spectra({'path': SlidingWindow(1) - SlidingWindow(0)}, 0)['path']
-    expected = 1 - np.cos(math.pi * np.arange(12) / 11)
-    assert path == pytest.approx(expected, abs=1e-12)
-
-
 # The command #########################################################################
-
-def test_printed_and_computed_side_by_side(tmp_path, capsys):
-    main(['sbm-6', '--out', str(tmp_path), '--seed', '1'])
-    header, line = capsys.readouterr().out.splitlines()[1:3]
-    assert header.split() == ['printed', 'computed', 'fitted']
-    assert line.split()[-3:] == ['3', '5', '3']
-    saved = json.loads((tmp_path / 'sbm-6.json').read_text())
-    assert saved['rows'][0] == {'quantity': 'layers until all tokens know all, s', 'printed': 3,
-                                'computed': 5, 'fitted': 3}
-    assert any('rectangles' in remark for remark in saved['remarks'])
-    assert (tmp_path / 'sbm-6.png').read_bytes().startswith(b'\x89PNG')
-    assert sorted(path.name for path in tmp_path.iterdir()) == ['sbm-6.json', 'sbm-6.png']
-
-
-def test_without_a_fit_there_is_no_column_for_it(capsys, tmp_path):
-    main(['diffuser-s7', '--out', str(tmp_path)])
-    assert capsys.readouterr().out.splitlines()[1].split() == ['printed', 'computed']
-
-
-def test_seed_reaches_the_figure(tmp_path, capsys):
-    saved = []
-    for seed in (0, 0, 1):
-        main(['sbm-3', '--out', str(tmp_path), '--seed', str(seed)])
-        saved.append((tmp_path / 'sbm-3.json').read_text())
-    assert saved[0] == saved[1] != saved[2]
 
 
 def test_all(tmp_path, capsys, monkeypatch):
@@ -306,20 +271,3 @@ def test_all(tmp_path, capsys, monkeypatch):
         'sbm-3.json', 'sbm-3.png', 'sbm-6.json', 'sbm-6.png']
     assert captured.err == ''  # no bar where there is no terminal
     assert 'Figure 3' in captured.out and 'Figure 6' in captured.out
-
-
-@pytest.mark.parametrize('arguments, line', [
-    (['sparsebert1'], "(got 'sparsebert1'); did you mean 'sparsebert-1'?"),
-    (['Diffuser-S8'], "did you mean 'diffuser-s8'"),
-    (['zzz'], "did you mean 'all' or 'sparsebert-1' or 'sbm-3'"),
-    (['sbm-3', '--seed', '-1'], "'seed' must be at least 0 (got -1)"),
-    (['sbm-3', '--seed', 'x'], 'seed'),
-    ([], 'name'),
-])
-def test_bad_input_is_one_line_and_status_2(arguments, line, tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main([*arguments, '--out', str(tmp_path / 'new')])
-    captured = capsys.readouterr()
-    assert exit_.value.code == 2
-    assert line in captured.err and captured.err.count('\n') == 1 and captured.out == ''
-    assert not (tmp_path / 'new').exists()

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from importlib import import_module
 
 import networkx as nx
 import numpy as np
@@ -11,13 +10,12 @@ import scipy.sparse as sp
 import torch
 
 from analysis.expander.__main__ import main as expander
-from analysis.graph_files import ENDINGS, read_graph, read_graph_file
+from analysis.graph_files import read_graph, read_graph_file
 from analysis.graphs import as_graph
 from analysis.hamiltonian.__main__ import main as hamiltonian
 from analysis.spectrum.__main__ import main as spectrum
 from graphattn import BipartiteGraph
 from graphattn.patterns import SlidingWindow
-from tests.analysis.test_graph_forms import FORMS
 
 GRAPH = SlidingWindow(1).build(5) - SlidingWindow(0).build(5)
 EDGES = GRAPH.edge_index.as_tensor().T.tolist()
@@ -63,11 +61,6 @@ WEIGHTED = {
     'graph.gml': lambda path: nx.write_gml(weighted(), path),
     'graph.graphml': lambda path: nx.write_graphml(weighted(), path),
 }
-
-
-def test_every_ending_is_tried():
-    tried = {*FILES, *(form.name for form in FORMS)}
-    assert ENDINGS.keys() <= {name[name.index('.'):] for name in tried}
 
 
 @pytest.mark.parametrize('name', FILES)
@@ -126,26 +119,6 @@ def test_segments_of_a_file_are_rows(tmp_path, name, write, capsys):
     assert len((tmp_path / 'spectrum.csv').read_text().splitlines()) == 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('question', ['speed', 'report'])  # which draws all other pictures
-def test_dollars_in_a_name_are_no_mathematics(tmp_path, question):
-    np.save(tmp_path / 'a$b_{$.npy', np.stack([MASK, MASK.T]))
-    import_module(f'analysis.{question}.__main__').main(
-        ['--graph', str(tmp_path / 'a$b_{$.npy'), '--out', str(tmp_path)])
-    ending = 'html' if question == 'report' else 'png'
-    assert (tmp_path / f'{question}.{ending}').stat().st_size > 1000
-
-
-@pytest.mark.parametrize('shape, segments', [((0, 0), 1), ((2, 0, 0), 2)])
-def test_arrays_without_tokens_are_graphs(tmp_path, error_line, shape, segments):
-    np.save(tmp_path / 'a.npy', np.zeros(shape, dtype=bool))
-    graphs = read_graph(tmp_path / 'a.npy').unbatch()
-    assert [graph.num_queries for graph in graphs] == [0] * segments
-    np.save(tmp_path / 'a.npy', np.zeros((0, 0)))
-    assert "'graph' must have at least one token" in error_line(
-        spectrum, ['--graph', str(tmp_path / 'a.npy')])
-
-
 @pytest.mark.parametrize('name, content, message', [
     ('a.npz', b'PK nothing', 'not a zip file'), ('a.npy', b'\x93NUMPY', 'a.npy'),
     ('a.graphml', b'<xml', 'line 1'), ('a.gml', b'graph [\n node [ id ! ] ]', '(2, 12)'),
@@ -160,12 +133,6 @@ def test_what_holds_no_graph(tmp_path, error_line, name, content, message):
     (tmp_path / name).write_bytes(content)
     line = error_line(spectrum, ['--graph', str(tmp_path / name)])
     assert "'graph' cannot be read" in line and name in line and message in line
-
-
-def test_ids_are_numbers_up_to_so_many(tmp_path, error_line):
-    (tmp_path / 'a.txt').write_text('0 99999999')
-    assert 'at most 16,777,216' in error_line(
-        spectrum, ['--graph', str(tmp_path / 'a.txt'), '--numbered', 'true'])
 
 
 PARTS = nx.complete_bipartite_graph(3, 3)  # whose nodes have the attribute
@@ -218,8 +185,3 @@ def test_arrays_that_are_no_adjacency(tmp_path, values, message):
     np.save(tmp_path / 'a.npy', values)
     with pytest.raises(ValueError, match=message):
         read_graph(tmp_path / 'a.npy')
-
-
-def test_sparse_mask_that_is_added_to_logits(tmp_path, error_line):
-    sp.save_npz(tmp_path / 'a.npz', sp.csr_array(np.where(MASK, 0, -np.inf)))
-    assert 'additive mask' in error_line(spectrum, ['--graph', str(tmp_path / 'a.npz')])

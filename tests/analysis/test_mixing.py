@@ -5,15 +5,12 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 
 from analysis.mixing import distances, limits, mixing, question, rates
-from analysis.mixing.drawing import draw
 from analysis.walk import uniform_attention
 from graphattn import BipartiteGraph, patterns
 from graphattn.patterns import parse
-from tests.costs import is_linear
 
 ROUNDING = 1e-12
 CYCLE, K4 = nx.cycle_graph(5, create_using=nx.DiGraph), nx.complete_graph(4)
@@ -91,23 +88,6 @@ def test_theorem_3_on_regular_graphs(name):
     assert (2 * result.bound <= theorem + ROUNDING).all()
 
 
-def test_beta_bounds_nothing_on_a_directed_graph():
-    """Shifts forget all in three steps, so beta is 0, and yet have not mixed in two."""
-    shift = nx.DiGraph((i, 2 * i % 8 + bit) for i in range(8) for bit in (0, 1))
-    result = mixing(shift.reverse())  # networkx edges run from key to query
-    assert result.beta is None or result.beta <= 1e-6  # a defective eigenvalue 0
-    assert result.distance[2] == pytest.approx(0.5) and result.mixing_time == 3
-    assert result.distance[2] > math.sqrt(8) / 2 * 0**2
-    assert result.sigma == pytest.approx(1) and result.mixing_time_bound is None
-
-
-def test_complete_graph_in_closed_form():
-    """After t steps the start has 1/n + (1 - 1/n) (-1 / (n - 1))^t."""
-    result = mixing(nx.complete_graph(7), steps=8)
-    assert np.allclose(result.distance, (6 / 7) * (1 / 6.) ** np.arange(9), atol=1e-12)
-    assert result.mixing_time == 1 and result.reason is None
-
-
 def test_mixing_time_is_the_first_step_below_epsilon():
     result = mixing(REVERSIBLE['path with loops'], epsilon=0.05)
     assert result.distance[result.mixing_time] <= 0.05 < result.distance[result.mixing_time - 1]
@@ -132,18 +112,6 @@ def test_periodic_walks_do_not_mix_unless_lazy(graph, period, far):
         assert result.distance[-1] == pytest.approx(far)
     lazy = mixing(graph, steps=400, lazy=True)
     assert lazy.period == 1 and lazy.mixing_time is not None and lazy.beta < 1
-
-
-def test_disconnected_graph():
-    """The start's own half keeps all the mass, of which the limit gives it 3/7 or 4/7."""
-    graph = nx.disjoint_union(nx.complete_graph(3), nx.complete_graph(4))
-    result = mixing(graph, steps=50)
-    assert result.closed_classes == 2 and result.beta == pytest.approx(1)
-    assert result.reason == '2 sets of tokens are closed: no step leaves them'
-    assert result.mixing_time is None
-    assert result.distance[-1] == pytest.approx(4 / 7)
-    assert np.allclose(result.stationary, 1 / 7)
-    assert (result.distance <= result.bound + ROUNDING).all()
 
 
 def few_lead_on(n):
@@ -200,25 +168,6 @@ def test_a_tie_with_epsilon_counts_as_mixed(n):
     assert result.mixing_time == 2
 
 
-def test_causal_walk_ends_at_the_first_token():
-    result = mixing(parse('SlidingWindow(1) & Causal()').build(8), steps=200)
-    assert np.allclose(result.stationary, np.eye(8)[0])
-    assert result.closed_classes == 1 and not result.is_reversible
-    assert result.beta == pytest.approx(0.5, abs=1e-12)
-    assert result.sigma is None and result.bound.size == 0
-    # From the last of 8 tokens it takes 7 moves of probability 1/2 each.
-    after = [sum(math.comb(t, k) for k in range(7)) / 2**t for t in range(40)]
-    assert np.allclose(result.distance[:40], after, atol=1e-12)
-
-
-def test_queries_without_keys_stay():
-    result = mixing(BipartiteGraph(torch.empty(2, 0, dtype=torch.long), 4))
-    assert result.closed_classes == 4 and result.period == 1 and result.is_reversible
-    assert np.allclose(result.distance, 0.75)
-    sink = mixing(nx.DiGraph([(0, 1), (1, 2)]))
-    assert np.allclose(sink.stationary, [1, 0, 0]) and sink.mixing_time == 2
-
-
 def test_one_token():
     result = mixing(nx.complete_graph(1))
     assert (result.beta, result.sigma, result.mixing_time) == (0., 0., 0)
@@ -252,14 +201,6 @@ def test_restart_bound_is_reached():
     path = nx.DiGraph([(i, i + 1) for i in range(39)])
     result = mixing(path, steps=30)
     assert np.allclose(result.restart_distance, result.restart_bound)
-
-
-@pytest.mark.slow
-def test_restart_keeps_the_seed_where_the_plain_walk_forgets_it():
-    result = mixing(nx.random_regular_graph(16, 512, seed=0))
-    assert result.distance[-1] < 1e-11
-    assert 0.1 < result.restart_seed_mass < 0.12
-    assert result.restart_from_stationary > 0.1
 
 
 # Size ################################################################################
@@ -389,27 +330,6 @@ def test_limits_of_many_tokens_are_right_or_refused(name, is_fast, teleport, mon
         assert np.allclose(found.sum(axis=0), 1, atol=1e-9)
 
 
-@pytest.mark.slow
-def test_a_small_teleport_on_many_tokens_ends():
-    result = mixing(parse('RandomRegular(4)').build(5000), teleport=1e-5, starts=4, steps=40)
-    assert result.restart_from_stationary < 1e-3 and result.restart_mixing_time < 20
-
-
-def test_classes_cost_what_they_hold():
-    def find(n):
-        walk, component = sp.eye_array(n).tocsr(), np.arange(n)
-        return lambda: limits.closed_classes_of(walk, component)
-
-    assert len(find(100)()) == 100 and is_linear(find(2**13), find(2**15), floor=0.01)
-
-
-def test_many_classes_have_the_answers_of_each():
-    triples = nx.disjoint_union_all([CYCLE, with_loops(CYCLE), nx.DiGraph(K4)])
-    result = mixing(triples, steps=3)
-    assert (result.closed_classes, result.period, result.beta) == (3, 5, pytest.approx(1))
-    assert np.allclose(result.stationary, 1 / 14)
-
-
 @pytest.mark.parametrize('options, error, message', [
     ({'epsilon': 0.}, ValueError, r"'epsilon' must be in \(0, 1\] \(got 0.0\)"),
     ({'epsilon': math.nan}, ValueError, "'epsilon' must be in"),
@@ -433,14 +353,3 @@ def test_graphs_it_cannot_walk_on(monkeypatch):
     monkeypatch.setattr(question, '_MAX_LIMIT', 20)
     with pytest.raises(ValueError, match=r"'starts' must.*most 4.*5 tokens \(got 5\)"):
         mixing(CYCLE)
-
-
-def test_picture_holds_the_curves():
-    fast, slow = mixing(nx.complete_graph(5)), mixing(nx.cycle_graph(5))
-    plain, restart = draw({'fast': [fast], 'slow': [slow, mixing(nx.cycle_graph(7))]}).axes
-    drawn = [line.get_ydata() for line in plain.lines]
-    assert any(np.array_equal(curve, slow.distance) for curve in drawn)
-    assert any(np.array_equal(curve, slow.bound) for curve in drawn)
-    assert plain.get_yscale() == 'log'
-    labels = [line.get_label() for line in restart.lines]
-    assert labels.count('fast') == labels.count('slow') == 1

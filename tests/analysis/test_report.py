@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.report import sections, size
+from analysis.report import sections
 from analysis.report.__main__ import main
-from graphattn.patterns import Full, SlidingWindow
+from graphattn.patterns import Full
 
 TITLES = ['Size', 'Spectrum', 'Expansion', 'Mixing', 'Hamiltonian path', 'Universality',
           'Diffusion']
@@ -77,22 +77,3 @@ def test_what_cannot_be_asked_says_why():
     assert found['Spectrum'].results and found['Size'].refusal is None
     for title in ('Expansion', 'Mixing', 'Hamiltonian path', 'Universality', 'Diffusion'):
         assert 'keys' in found[title].refusal and not found[title].results
-
-
-def test_size():
-    found = size(SlidingWindow(1).build(4))
-    assert (found.queries, found.edges, found.self_loops) == (4, 10, 4)
-    assert (found.min_keys_of_a_query, found.mean_keys_of_a_query,
-            found.max_keys_of_a_query) == (2, 2.5, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('n', [2, 16])
-def test_what_is_counted_has_whole_ticks(n):
-    counted = {'keys of a query', 'queries of a key', 'index, in sorted order', 'steps', 'hops',
-               'hops K'}
-    drawn = [axes for section in sections({'full': [Full().build(n)]})
-             for axes in section.figure.axes if axes.get_xlabel() in counted]
-    assert {axes.get_xlabel() for axes in drawn} == counted
-    for axes in drawn:
-        assert np.array_equal(axes.get_xticks() % 1, np.zeros(len(axes.get_xticks())))

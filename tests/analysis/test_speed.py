@@ -1,14 +1,11 @@
 """Speed: what is timed, and beside what."""
 
-import json
 
 import pytest
 import torch
 from torch.utils.benchmark import Timer
 
 from analysis.speed import speed
-from analysis.speed.__main__ import main
-from analysis.speed.drawing import draw
 from graphattn import patterns
 
 
@@ -38,23 +35,6 @@ def test_times_both_for_as_long(graph, options, asked):
     assert result.threads == torch.get_num_threads()
 
 
-def test_hops_need_as_many_keys_as_queries(asked):
-    speed(patterns.SlidingWindow(2).build(40), hops=2)
-    with pytest.raises(ValueError, match='each hop'):
-        speed(patterns.RandomKeys(3).build(20, 30, seed=0), hops=2)
-
-
-def test_full_attention_has_all_pairs_and_gradients_when_they_are_asked_for(monkeypatch):
-    calls = []
-    whole = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr('torch.nn.functional.scaled_dot_product_attention',
-                        lambda *inputs: calls.append(inputs) or whole(*inputs))
-    for backward in (False, True):
-        speed(patterns.SlidingWindow(1).build(12), heads=3, head_channels=8, backward=backward)
-        assert [x.shape for x in calls[-1]] == 3 * [(1, 3, 12, 8)]
-        assert [x.grad is not None for x in calls[-1]] == 3 * [backward]
-
-
 @pytest.mark.parametrize('options, message', [
     ({'heads': 0}, "'heads' must be at least 1"),
     ({'head_channels': 0}, "'head_channels' must be at least 1"),
@@ -65,22 +45,3 @@ def test_full_attention_has_all_pairs_and_gradients_when_they_are_asked_for(monk
 def test_bad_arguments_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         speed(patterns.SlidingWindow(1).build(4), **options)
-
-
-def test_draws_a_pair_of_bars_for_each_graph():
-    results = {'window': [speed(patterns.SlidingWindow(1).build(12))],
-               'star': 3 * [speed(patterns.Star().build(12))]}
-    axes, = draw(results).axes
-    widths = [bar.get_width() for bar in axes.patches]
-    assert widths == pytest.approx([1e3 * seconds for samples in results.values() for seconds in (
-        samples[0].seconds, samples[0].seconds_full)])
-
-
-@pytest.mark.slow
-def test_command(tmp_path, capsys):
-    main(['--pattern', 'bigbird(block=2)', 'SlidingWindow(2)', '--n', '64', '--out',
-          str(tmp_path)])
-    assert 'times as fast' in capsys.readouterr().out
-    written = json.loads((tmp_path / 'speed.json').read_text())
-    assert [samples[0]['num_tokens'] for samples in written.values()] == [64, 64]
-    assert (tmp_path / 'speed.png').stat().st_size > 1000

@@ -12,8 +12,6 @@ from analysis.attention import attention, directed_laplacian
 from analysis.expander import expander
 from analysis.graph_files import read_graph_file
 from analysis.spectrum import spectrum
-from analysis.spectrum.__main__ import main as spectrum_command
-from graphattn import BipartiteGraph
 
 RNG = np.random.default_rng(0)
 # Of attention, these depend on the order of the tokens.
@@ -58,36 +56,6 @@ def as_networkx(matrix):
 
 
 # Every measure #######################################################################
-
-@measures
-def test_unit_weights_are_no_weights(measure):
-    graph = (weighted() != 0).astype(float)
-    answer = MEASURES[measure](graph, weights=False)
-    np.testing.assert_array_equal(MEASURES[measure](graph, weights=True), answer)
-    of_value = MEASURES[measure](BipartiteGraph.from_scipy(graph), weights=True)
-    np.testing.assert_array_equal(of_value, answer)
-
-
-@measures
-@pytest.mark.parametrize('factor', [1e-150, 3.7, 1e150])
-def test_a_common_factor_changes_nothing(measure, factor):
-    graph = weighted()
-    np.testing.assert_allclose(MEASURES[measure](graph * factor, weights=True),
-                               MEASURES[measure](graph, weights=True), atol=1e-12)
-
-
-@pytest.mark.parametrize('measure', [name for name in MEASURES if name != 'singular values'])
-def test_an_order_of_the_nodes_changes_nothing(measure):
-    graph, order = weighted(), np.random.default_rng(1).permutation(11)
-    np.testing.assert_allclose(MEASURES[measure](graph[order][:, order], weights=True),
-                               MEASURES[measure](graph, weights=True), atol=1e-12)
-
-
-@measures
-def test_weights_make_a_difference(measure):
-    graph = weighted()
-    assert not np.allclose(MEASURES[measure](graph, weights=True),
-                           MEASURES[measure](graph, weights=False))
 
 
 def with_zeros(graph):
@@ -302,29 +270,3 @@ def test_a_file_brings_its_weights(tmp_path, name):
     assert file.graph == plain.graph and plain.matrices is None
     np.testing.assert_array_equal(plain.graph.to_scipy().toarray(), np.array(expected) != 0)
     assert ('weights' in file.said) and 'ignored' not in file.said
-
-
-def test_parts_and_segments_bring_their_weights(tmp_path):
-    graph = nx.Graph([('a', 'x', {'weight': 2.}), ('y', 'a', {'weight': 3.})])
-    nx.set_node_attributes(graph, {'a': 0, 'x': 1, 'y': 1}, 'bipartite')
-    nx.write_graphml(graph, tmp_path / 'a.graphml')
-    segment, = read_graph_file(tmp_path / 'a.graphml', bipartite=True, weights=True).segments()
-    assert segment.toarray().tolist() == [[2], [3]]
-    arrays = np.random.default_rng(0).random((3, 4, 4))
-    np.save(tmp_path / 'a.npy', arrays)
-    for found, array in zip(read_graph_file(tmp_path / 'a.npy', weights=True).segments(), arrays):
-        np.testing.assert_array_equal(found.toarray(), array)
-
-
-def test_the_command_reads_weights_when_asked(tmp_path, capsys, error_line):
-    (tmp_path / 'a.csv').write_text('0,1,0.5\n1,2,2\n2,0,1\n')
-    options = ['--graph', str(tmp_path / 'a.csv'), '--out', str(tmp_path / 'a.json')]
-    printed = []
-    for weights in ([], ['--weights'], ['--weights', 'true'], ['--weights=false']):
-        spectrum_command([*options, *weights])
-        printed.append(capsys.readouterr().out)
-    assert printed[0] == printed[3] != printed[1] == printed[2]
-    assert 'weights (ignored' in printed[0] and 'ignored' not in printed[1]
-    (tmp_path / 'a.csv').write_text('0,1,-0.5\n1,2,2\n')
-    assert 'finite and not negative (got -0.5); replace' in error_line(
-        spectrum_command, [*options, '--weights'])

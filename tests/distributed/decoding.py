@@ -159,12 +159,21 @@ def bytes_of_a_token() -> dict[str, float]:
     return {'messages': float(len({*totals[1:]}) > 1)}
 
 
+# Each source with each kind of prompt, and each option along one source or two.
+LAYERS = [
+    *((source, '', plan) for source in SOURCES for plan in ('a prompt', 'no prompt')),
+    ('a window', 'three hops', 'a prompt'), ('a graph of each head', 'three hops', 'no prompt'),
+    ('all earlier tokens', 'a learned teleport', 'a prompt'),
+    ('a graph of each head', 'a learned teleport', 'a prompt'),
+    ('a window', 'keys that heads share', 'no prompt'),
+    ('all earlier tokens', 'softcap and sinks', 'no prompt'),
+    ('a graph of each head', 'softcap and sinks', 'a prompt'),
+    ('a window', 'a backend without parts', 'a prompt'),
+    ('a graph of each head', 'a backend without parts', 'no prompt')]
 CASES = {
-    **{f'decoded along {source}{options and ", " + options}, {name}':
-       partial(layer, source, options, plan)
-       for source in SOURCES for options in OPTIONS
-       for name, plan in (('a prompt', PROMPT), ('no prompt', NO_PROMPT))
-       if not (source == 'a graph of each head' and options == 'keys that heads share')},
+    **{f'decoded along {source}{options and ", " + options}, {plan}':
+       partial(layer, source, options, PROMPT if plan == 'a prompt' else NO_PROMPT)
+       for source, options, plan in LAYERS},
     'decoded by an encoder': encoder,
     'decoded by an attached GPT-2': attached,
     'decoded by an attached GPT-2, two hops': lambda: attached(hops=2, teleport=.2),

@@ -24,7 +24,7 @@ from tests.distributed import overlapping
 from tests.distributed.cases import DIFFUSER, PTR, encoder, inputs
 from tests.forked import forked
 
-SECONDS = 3.  # the timeout of a collective
+SECONDS = 2.  # the timeout of a collective
 HOW = 'killed', 'stopped', 'behind'
 WHERE = 'forward', 'layer', 'backward'
 

@@ -10,7 +10,7 @@ import torch
 
 from graphattn import BipartiteGraph, distributed
 from graphattn.distributed import sequence_parallel, share
-from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow, get
+from graphattn.patterns import Causal, Full, SlidingWindow, get
 from graphattn.placement.messages import Message
 from graphattn.samplers import FactorModel, sample_bernoulli
 from graphattn.sources import BlockModelSource, PatternSource
@@ -49,18 +49,6 @@ def test_causal_graphs_are_uneven_by_tokens():
     degree = Causal().build(2048).in_degree()
     assert bounds == [0, 512, 1024, 1536, 2048]
     assert degree[1536:].sum() > 1.7 * degree.sum() / 4
-
-
-@pytest.mark.parametrize('graph', [None, GlobalTokens(1).build(5), SlidingWindow(0).build(5)])
-def test_every_range_has_a_token(graph):
-    bounds = share(torch.tensor([0, 5]), graph, 5)
-    assert bounds == [0, 1, 2, 3, 4, 5]
-
-
-def test_without_edges_every_range_has_a_token():
-    graph = BipartiteGraph(torch.empty(2, 0, dtype=torch.long), 6, 6)
-    bounds = share(torch.tensor([0, 6]), graph, 3)
-    assert all(first < last for first, last in zip(bounds, bounds[1:]))
 
 
 @pytest.mark.parametrize('arguments, error, match', [

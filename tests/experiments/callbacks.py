@@ -103,14 +103,6 @@ class KillInValidation(AfterSteps):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class FindEdges(Callback):
-    """Undoes what LoseEdges does, after the first epoch."""
-
-    def on_validation_end(self, trainer, pl_module):
-        source = pl_module.model.encoder.layers[0].attention.source
-        source.bias2.data[0] = 100.
-
-
 class Seeds(Callback):
     """Writes the seed of each training batch."""
 

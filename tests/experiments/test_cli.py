@@ -10,7 +10,7 @@ import pytest
 
 import analysis
 from experiments import benchmarks, cli, papers
-from tests.forked import forked, run_anew
+from tests.forked import forked
 
 
 @pytest.fixture
@@ -34,19 +34,6 @@ def test_a_command_is_a_module(arguments, module, rest, started):
     cli.main(arguments.split())
     (name, argv), = started
     assert name == module and argv[1:] == rest.split()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('arguments, words', [
-    ('', 'train study spectrum two_hop digits/sbm'), ('study', 'two_hop'), ('predict', '--run'),
-    ('study stages', '--out --seeds --glue')])
-def test_help_is_printed_where_ascii_alone_can_be(arguments, words):
-    ended = subprocess.run(
-        [sys.executable, '-m', 'experiments.cli', *arguments.split(), '--help'], text=True,
-        capture_output=True,
-        env={**os.environ, 'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'})
-    assert ended.returncode == 0 and 'usage: graphattn' in ended.stdout, ended.stderr
-    assert all(word in ended.stdout for word in words.split())
 
 
 COMMANDS = ['train', 'compile', 'predict', *(
@@ -80,14 +67,6 @@ def test_a_command_is_the_main_module(monkeypatch):
     # What Lightning starts in other processes.
     assert found[0].__spec__.name == 'experiments.train' and hasattr(found[0], 'TrainCLI')
     assert sys.modules['__main__'] is before
-
-
-@pytest.mark.parametrize('given', [['--config', 'digits/sbm'], ['--config=digits/sbm']])
-def test_configs_that_ship_have_names(given, started, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    cli.main(['train', *given])
-    path = Path(started[0][1][-1].removeprefix('--config='))
-    assert path.is_absolute() and path.parts[-3:] == ('configs', 'digits', 'sbm.yaml')
 
 
 def test_a_file_of_the_users_comes_first(started, tmp_path, monkeypatch):
@@ -132,27 +111,6 @@ def test_an_end_while_a_command_is_imported_is_one_line(imports, status, said, m
         cli.main(['spectrum'])
     error = capsys.readouterr().err
     assert end.value.code == status and error.startswith(said) and error.count('\n') == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('arguments', [['spectrum', '--n', '64'], ['train', '--config', 'text']])
-def test_without_matplotlib_a_command_is_one_line(arguments):
-    process = run_anew(f'from experiments import cli\ncli.main({arguments})',
-                       missing=['matplotlib'])
-    line, = process.stderr.splitlines()
-    assert process.returncode == 2 and 'matplotlib' in line and 'pip install' in line
-
-
-def test_who_reads_only_the_beginning_sees_no_error():
-    def main() -> None:
-        read, write = os.pipe()
-        os.close(read)
-        os.dup2(write, 1)
-        sys.stdout = os.fdopen(1, 'w')
-        cli.main(['--help'])
-
-    process, = forked(main)
-    assert process.returncode == 1 and process.stderr == ''
 
 
 def test_completion_is_a_script_of_the_shell(capsys):

@@ -110,14 +110,6 @@ def test_defaults_of_nested_classes_are_those_that_jsonargparse_fills_in(names, 
     assert encoder['embedding_std'] == 0.02  # which no config says
 
 
-def test_the_clean_protocol_takes_rotary_positions():
-    config = whole(CONFIGS / 'lra/clean/listops.yaml')
-    encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
-    assert encoder['positions'] == 'learned'
-    encoder['positions'] = 'rotary'
-    take_steps(*built(config))
-
-
 @pytest.mark.parametrize('name', ['clean/listops', 'clean/retrieval', 'official/text', 'sbm/image'])
 def test_self_pretraining_takes_a_step_on_every_length(name):
     config = whole(CONFIGS / f'lra/{name}.yaml')

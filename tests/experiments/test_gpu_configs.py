@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from experiments.runs.figures import received_shares
 from graphattn.functional import choose
 from tests.experiments.test_configs import CONFIGS, batches, built, whole, with_pretraining
 
@@ -75,11 +74,3 @@ def test_an_objective_takes_a_step_there(gpu, name, tmp_path):
     assert {x.grad.device.type for x in module.parameters() if x.grad is not None} == {'cuda'}
     with torch.inference_mode():
         module.eval().validation_step(batch(), 0)
-
-
-def test_images_of_figures_are_moved_to_the_device_of_the_model(gpu):
-    module, data = built(whole(CONFIGS / 'digits/sbm.yaml'))
-    data.setup('test')
-    module.to('cuda')
-    shares = received_shares(module.model, data.test.tensors[0][:2])
-    assert {share.device.type for share in shares} == {'cuda'}

@@ -252,17 +252,6 @@ def test_a_checkpoint_without_an_end_is_refused(tmp_path):
             fit(tmp_path / 'run', '--ckpt_path', str(path))
 
 
-@pytest.mark.parametrize('subcommand', ['fit', 'test'])
-@pytest.mark.parametrize('content', [None, b'', b'not a checkpoint'])
-def test_an_unreadable_checkpoint_is_refused(content, subcommand, tmp_path):
-    checkpoint = tmp_path / LAST
-    if content is not None:
-        checkpoint.write_bytes(content)
-    with pytest.raises(ValueError, match=f"'ckpt_path' cannot be read: {checkpoint}"):
-        run(subcommand, tmp_path / 'run', '--ckpt_path', str(checkpoint))
-    assert not (tmp_path / 'run').exists()
-
-
 @pytest.mark.parametrize('checkpoint', [[], (), {}, {'state_dict': {}}], ids=str)
 @pytest.mark.parametrize('write', [torch.save, write_checkpoint])
 def test_a_checkpoint_of_something_else_is_refused(write, checkpoint, tmp_path):
@@ -318,13 +307,6 @@ def test_a_bad_argument_is_one_line(options, words, tmp_path, capsys):
     assert not (tmp_path / 'run').exists()
 
 
-@pytest.mark.parametrize('folder', ['file', 'file/run'])
-def test_a_folder_that_cannot_be_is_refused_before_the_work(folder, tmp_path):
-    (tmp_path / 'file').touch()
-    with pytest.raises(ValueError, match="'trainer.default_root_dir' must be a writable"):
-        fit(tmp_path / folder, '--model.init_args.warmup=2')  # is refused when the model is built
-
-
 def test_a_head_that_loses_its_edges_is_named(tmp_path, capsys):
     fit(tmp_path, '--trainer.max_epochs=1', '--trainer.enable_progress_bar=true',
         '--trainer.callbacks+=tests.experiments.callbacks.LoseEdges')
@@ -333,18 +315,6 @@ def test_a_head_that_loses_its_edges_is_named(tmp_path, capsys):
     output = capsys.readouterr().out
     assert 'heads_without_edges=1' in output
     assert 'heads without edges of their own: layer0/head0\n' in output
-
-
-def test_no_progress_bar_fills_a_file(tmp_path, capsys):
-    fit(tmp_path, '--trainer.max_epochs=1', '--trainer.enable_progress_bar=null')
-    output = ''.join(capsys.readouterr())
-    assert 'Epoch 0' not in output and '\r' not in output
-
-
-def test_a_progress_bar_of_the_users_takes_the_place_of_ours(tmp_path, capsys):
-    fit(tmp_path, '--trainer.max_epochs=1', '--trainer.enable_progress_bar=true',
-        '--trainer.callbacks+=TQDMProgressBar', '--trainer.callbacks.leave=true')
-    assert 'Epoch 0: 100%' in capsys.readouterr().out
 
 
 def test_two_processes_divide_drawn_batches_once(tmp_path):

@@ -9,6 +9,7 @@ import torch
 
 from graphattn.hugging_face import attach
 from graphattn.patterns import Full
+from tests.pairwise import pairwise
 from tests.test_hugging_face import DECODERS, PADDINGS, PATTERN, SIZES, TOKENS, new_model
 
 transformers = pytest.importorskip('transformers')
@@ -74,10 +75,8 @@ def at_once(model, is_token):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:the padding mask leaves no token')
-@pytest.mark.parametrize('steps', STEPS)
-@pytest.mark.parametrize('padding', ['none', 'left'])
-@pytest.mark.parametrize('cache', CACHES)
-@pytest.mark.parametrize('family', ['Llama', 'Mistral', 'GPT-2', 'Gemma'])
+@pytest.mark.parametrize('family, cache, padding, steps', pairwise(
+    ['Llama', 'Mistral', 'GPT-2', 'Gemma'], CACHES, ['none', 'left'], STEPS))
 def test_logits_behind_a_cache_equal_those_of_the_whole_sequence(family, cache, padding, steps):
     model, is_token = attach(decoder(family), PATTERN), PADDINGS[padding]
     got = decoded(model, CACHES[cache](model.config), is_token, STEPS[steps])

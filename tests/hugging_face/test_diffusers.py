@@ -170,18 +170,6 @@ def test_what_cannot_be_attached_is_refused():
         attach_diffuser(model, 'SlidingWindow(2)')
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings('ignore:flex_attention called without torch.compile')
-def test_other_backends_of_attention_are_refused(case):
-    model, inputs, _ = case
-    attach_diffuser(model, 'SlidingWindow(2)')
-    for module in model.modules():
-        if hasattr(module, 'graph_source'):
-            module.set_attention_backend('flex')
-    with torch.no_grad(), pytest.raises(ValueError, match="must call scaled_dot_product_attention"):
-        model(**inputs)
-
-
 def test_models_without_processors_are_refused():
     with pytest.raises(ValueError, match="self-attention.*got Linear"):
         attach_diffuser(torch.nn.Linear(2, 2), 'SlidingWindow(2)')

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from graphattn.hugging_face import (
-    attach,
     attached,
-    attachment,
     fit,
     fit_to_loss,
     fitting,
@@ -21,8 +19,6 @@ from graphattn.hugging_face import (
 from graphattn.patterns import parse
 from tests.hugging_face.test_profile import new_model
 from tests.test_hugging_face import TOKENS
-
-transformers = pytest.importorskip('transformers')
 
 PATTERNS = ['SlidingWindow(0)', 'SlidingWindow(1)', 'SlidingWindow(3) | GlobalTokens(1)',
             'SlidingWindow(6)', 'GlobalTokens(2)', 'Full()']
@@ -98,18 +94,6 @@ def test_no_choice_of_as_few_edges_errs_less(family, density):
     assert min(losses) - 1e-9 <= mine <= min(losses) + largest_step
     if density == 1:
         assert chosen.share.min() > 1 - 1e-5 and chosen.error.max() < 1e-9
-
-
-@pytest.mark.parametrize('family', FAMILIES)
-def test_a_model_attends_along_its_fit(family):
-    model, found = measured(family)
-    chosen = fit(found, .4)
-    attach(model, chosen.along())
-    table = attachment(model, length=TOKENS.size(1)).as_table()
-    density = sum(row['density'] * len(row['heads'] or range(4)) for row in table) / 8
-    assert density == pytest.approx(chosen.density.mean(), abs=1e-6)
-    assert [row['pattern'] for row in chosen.as_table()] == list(chosen.patterns)
-    assert [row['head'] for row in chosen.as_table()] == [0, 1, 2, 3] * 2
 
 
 def test_a_fit_among_some_patterns_is_that_of_a_profile_of_these():

@@ -64,14 +64,6 @@ def test_wide_heads_equal_sdpa_under_the_dense_mask(pattern, padding, dtype):
     assert_alike(got, expected)
 
 
-@pytest.mark.parametrize('backend', ['csr', 'gather', 'numba'])
-def test_every_backend_takes_them(backend):
-    is_token = PADDINGS['none']
-    expected = run(deepseek(), dense_mask(is_token, is_causal=True), is_token)
-    assert_alike(run(attach(deepseek(), PATTERN, backend=backend), is_token.long(), is_token),
-                 expected)
-
-
 def test_a_fit_is_attached_to_them():
     model = deepseek()
     measured = profile(model, [TOKENS], patterns=['Full()', '4 own keys'])

@@ -10,10 +10,8 @@ import torch
 
 from graphattn.hugging_face import attach, attached, attachment, detach
 from graphattn.patterns import Causal, Full, GlobalTokens, RandomKeys, SlidingWindow
-from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
-from tests.test_hugging_face import FAMILIES, LENGTH, TOKENS, cross_modules, new_model
-
-transformers = pytest.importorskip('transformers')
+from graphattn.sources import LearnedMaskSource, PatternSource
+from tests.test_hugging_face import FAMILIES, LENGTH, TOKENS, new_model
 
 WINDOW, GLOBAL = SlidingWindow(2), SlidingWindow(1) | GlobalTokens(1)
 # An encoder, a decoder, one that shares keys among heads, and one with relative
@@ -63,15 +61,6 @@ def test_heads_that_are_not_attached_keep_full_attention(family):
     is_seen = seen(model, family)
     assert is_seen[:, 1].equal(edges_of(WINDOW, family).expand(2, -1, -1))
     assert is_seen[:, 2].equal(edges_of(Full(), family).expand(2, -1, -1))
-
-
-def test_further_heads_of_a_layer_are_attached_later():
-    model = attach(new_model('BERT'), WINDOW, heads=[3])
-    attach(model, PatternSource([GLOBAL, SlidingWindow(0)]), heads=[2, 0], layers=[1])
-    is_seen = seen(model)[1]
-    for head, pattern in enumerate((SlidingWindow(0), Full(), GLOBAL, WINDOW)):
-        assert is_seen[head].equal(pattern.build(LENGTH).to_mask())
-    assert model.encoder.layer[1].attention.self.graph_attachment.heads == (0, 2, 3)
 
 
 @pytest.mark.parametrize('family', KINDS)
@@ -151,18 +140,6 @@ def test_a_block_that_cannot_begin_changes_nothing(options):
     assert torch.equal(hidden_of(model), before)
 
 
-def test_cross_attention_is_attached_inside_a_block():
-    model = new_model('T5', 'T5ForConditionalGeneration')
-    names = cross_modules(model)
-    before = model(TOKENS, decoder_input_ids=TOKENS).logits
-    with attached(model, WINDOW, layers=names, heads=[1]):
-        weights = model(TOKENS, decoder_input_ids=TOKENS, output_attentions=True).cross_attentions
-        assert (weights[0][0, 1] > 0).equal(WINDOW.build(LENGTH).to_mask())
-        assert (weights[0][0, 0] > 0).all()
-        assert [row.layer for row in attachment(model).rows if row.is_attached] == names
-    torch.testing.assert_close(model(TOKENS, decoder_input_ids=TOKENS).logits, before)
-
-
 @pytest.mark.parametrize('copied', [copy.deepcopy,
                                     lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies_keep_their_layers_and_heads(copied):
@@ -180,22 +157,6 @@ def test_a_compiled_model_with_some_heads_attached_returns_the_same():
     expected = hidden_of(model)
     torch._dynamo.reset()
     torch.testing.assert_close(hidden_of(torch.compile(model, backend='eager')), expected)
-
-
-def test_the_table_says_what_each_head_attends_along():
-    model = new_model('Llama')
-    attach(model, BlockModelSource(4, 8, clusters=8), layers=[0])
-    attach(model, PatternSource([WINDOW, GLOBAL, WINDOW]), layers=[1], heads=[0, 1, 2])
-    table = attachment(model, length=10)
-    first, *second = table.rows
-    assert first.along.startswith('BlockModelSource(') and first.density is None
-    assert [(row.heads, row.along, row.is_attached) for row in second] == [
-        ((0, 2), repr(WINDOW), True), ((1,), repr(GLOBAL), True),
-        ((3,), 'not attached, Full() by edges', False)]
-    assert second[0].density == (WINDOW & Causal()).build(10).num_edges / 55
-    assert second[2].density == 1
-    assert 'not attached, sdpa' in str(attachment(new_model('BERT')))
-    assert table.as_table()[1]['heads'] == (0, 2)
 
 
 def other_backend():

@@ -13,22 +13,14 @@ from graphattn.hugging_face import (
     attachment,
     detach,
     fit,
-    fit_to_loss,
-    head_costs,
     load_attached,
-    own_clusters,
-    own_patterns,
     profile,
     save_attached,
 )
-from graphattn.hugging_face.own_clusters import ClusterPoints, ClusterSums, k_means
-from graphattn.hugging_face.profiling import CANDIDATES
+from graphattn.hugging_face.own_clusters import ClusterPoints, ClusterSums
 from graphattn.sources import ContentClusterSource, HeadClusters, PatternSource
-from tests.hugging_face.test_fit import loss
 from tests.hugging_face.test_profile import new_model
 from tests.test_hugging_face import LENGTH, TOKENS
-
-transformers = pytest.importorskip('transformers')
 
 FAMILIES = ['BERT', 'Llama', 'GPT-2']
 CLUSTERS = ['4 keys of 6 clusters', '8 keys of 6 clusters | SlidingWindow(1)',
@@ -133,31 +125,6 @@ def test_planted_clusters_are_joined_as_planted(is_causal):
     assert not (found.edges <= 1).any()
 
 
-def test_k_means_finds_groups_that_are_far_apart():
-    centres = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(0)) * 20
-    noise = torch.randn(2, 7, 30, 5, generator=torch.Generator().manual_seed(1))
-    points = (centres.unsqueeze(2) + noise).flatten(1, 2)
-    found = k_means(points, 7, seed=0)
-    means = points.unflatten(1, (7, 30)).mean(2)
-    order = torch.cdist(means, found).argmin(2)
-    assert torch.equal(order.sort().values, torch.arange(7).expand(2, -1))
-    torch.testing.assert_close(found.gather(1, order.unsqueeze(2).expand_as(means)), means)
-    assert torch.equal(k_means(points, 7, seed=0), found)
-    few = k_means(points[:, :3], 5, seed=0)  # fewer points than centroids
-    assert few.isfinite().all() and torch.cdist(points[:, :3], few).amin(2).max() < 1e-3
-
-
-def test_no_more_points_are_kept_than_allowed(monkeypatch):
-    monkeypatch.setattr(own_clusters, 'MAX_POINTS', 50)
-    points = ClusterPoints([2], seed=0)
-    for first in range(0, 200, 20):
-        tokens = torch.arange(first, first + 20.).view(1, 20, 1)
-        points.begin(tokens, -tokens)
-    query, key = points.points
-    assert query.shape == (1, 50, 1) and torch.equal(query, -key)
-    assert 60 < query.mean() < 140  # of all inputs
-
-
 # To a model and to files #############################################################
 
 
@@ -183,33 +150,6 @@ def test_a_fit_chooses_them_and_a_saved_model_has_them(family, tmp_path):
     table = attachment(loaded, length=LENGTH).as_table()
     assert {row['along'] for row in table} == {row['pattern'] for row in chosen.as_table()}
     assert all((row['density'] is None) == ('clusters' in row['along']) for row in table)
-
-
-def test_layers_without_clusters_keep_their_patterns():
-    found = profile(new_model('BERT'), [TOKENS], patterns=['SlidingWindow(1)', CLUSTERS[0]])
-    found.pattern_error[:4] = [.5, .4]
-    found.pattern_error[4:] = [.4, .5]
-    found.pattern_edges[:] = [2., 4.]
-    first, second = fit(found, 4 / LENGTH).along().values()
-    assert isinstance(first, ContentClusterSource) and type(second) is PatternSource
-    assert not second.per_head
-
-
-def test_costs_of_heads_whose_smallest_edges_are_clusters():
-    model = new_model('BERT')
-    found = profile(model, [TOKENS], patterns=CLUSTERS[:1])
-    costs, dense = head_costs(model, found, loss), loss(model)
-    with attached(model, found.pattern(5, 0), layers=[1], heads=[1]):
-        assert costs[5] == pytest.approx(max(loss(model) - dense, 0) / found.pattern_error[5, 0])
-
-
-def test_the_smallest_density_within_a_loss_may_need_clusters():
-    model = new_model('BERT')
-    found = profile(model, [TOKENS], patterns=['Full()', *CLUSTERS])
-    chosen = fit_to_loss(model, found, loss, 1.05)
-    with attached(model, chosen.along()):
-        within = loss(model)
-    assert within <= 1.05 * loss(model) and chosen.clusters and chosen.density.mean() < 1
 
 
 def test_heads_with_clusters_are_attached_one_by_one_and_detached():
@@ -255,18 +195,3 @@ def test_a_profile_whose_clusters_have_other_shapes_is_refused(tmp_path):
     found.save(tmp_path / 'profile.npz')
     with pytest.raises(ValueError, match='cluster_key has shape'):
         Profile.load(tmp_path / 'profile.npz')
-
-
-@pytest.mark.parametrize('given', ['0 keys of 3 clusters', '3 keys of 0 clusters',
-                                   '3 keys of 4097 clusters', '3 keys of 3 groups',
-                                   '3 keys of 3 clusters | Nothing()'])
-def test_what_is_no_candidate_is_refused(given):
-    with pytest.raises(ValueError):
-        profile(new_model('BERT'), [TOKENS], patterns=[given])
-
-
-def test_longer_sequences_than_those_of_own_keys_are_profiled(monkeypatch):
-    monkeypatch.setattr(own_clusters, 'MAX_POINTS', LENGTH)
-    monkeypatch.setattr(own_patterns, 'MAX_TOKENS', LENGTH - 1)
-    found = profile(new_model('GPT-2'), [TOKENS], patterns=CANDIDATES['clusters'][:2])
-    assert np.isfinite(found.pattern_error).all()

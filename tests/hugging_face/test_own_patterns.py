@@ -12,20 +12,15 @@ from graphattn.hugging_face import (
     attached,
     attachment,
     fit,
-    head_costs,
     load_attached,
     own_patterns,
     profile,
     save_attached,
 )
-from graphattn.hugging_face.own_patterns import Own, OwnSums
 from graphattn.hugging_face.profiling import CANDIDATES
-from graphattn.patterns import EdgeList, GlobalTokens, parse
-from tests.hugging_face.test_fit import loss
+from graphattn.patterns import EdgeList, parse
 from tests.hugging_face.test_profile import new_model, weights_of
-from tests.test_hugging_face import BATCH, LENGTH, PADDINGS, TOKENS, inputs
-
-transformers = pytest.importorskip('transformers')
+from tests.test_hugging_face import LENGTH, PADDINGS, TOKENS, inputs
 
 FAMILIES = ['BERT', 'Llama', 'GPT-2']
 OWN = ['1 own keys', '3 own keys', '4 own offsets', '3 own keys | GlobalTokens(2)',
@@ -122,48 +117,6 @@ def test_sequences_of_other_lengths_share_positions():
     assert found.own_keys.shape == (8, LENGTH, 3) and found.lengths.tolist() == [LENGTH, length]
 
 
-def test_positions_that_no_input_has_get_the_keys_before_them():
-    found = profile(new_model('BERT'), [TOKENS], patterns=['3 own keys'], positions=LENGTH + 5)
-    assert found.own_keys.shape == (8, LENGTH + 5, 3)
-    assert found.own_keys[:, LENGTH + 2].tolist() == [[LENGTH + 2, LENGTH + 1, LENGTH]] * 8
-    shorter = profile(new_model('BERT'), [TOKENS], patterns=['3 own keys'])
-    np.testing.assert_array_equal(found.own_keys[:, :LENGTH], shorter.own_keys)
-    np.testing.assert_array_equal(found.pattern_error, shorter.pattern_error)
-    with pytest.raises(ValueError, match="'positions' must be at most 4096"):
-        profile(new_model('BERT'), [TOKENS], patterns=['3 own keys'], positions=4097)
-
-
-# Streaming ###########################################################################
-
-
-def test_sums_in_blocks_of_rows_and_over_inputs_are_those_of_all_at_once():
-    weight = torch.rand(5, 3, 12, 12)
-    sums, halves = OwnSums([Own(3, 'keys'), Own(3, 'offsets')]), []
-    for half in (weight[:3], weight[3:]):
-        halves.append(OwnSums([Own(3, 'keys'), Own(3, 'offsets')]))
-        for one in half:
-            for rows in torch.arange(12).split(5):
-                halves[-1].add(rows, one[:, rows])
-    for one in weight:
-        sums.add(torch.arange(12), one)
-    joined, at_once = halves[0].with_sums(halves[1]).edges(12), sums.edges(12)
-    assert torch.equal(joined.keys, at_once.keys)
-    assert torch.equal(joined.offsets, at_once.offsets)
-
-
-def test_keys_of_large_weight_are_found_although_few_sums_are_kept():
-    """The sums keep 64 of the 400 keys of each query."""
-    heavy = torch.randint(400, (2, 400, 2), generator=torch.Generator().manual_seed(0))
-    sums = OwnSums([Own(3, 'keys')])
-    for seed in range(6):
-        noise = torch.rand(2, 400, 400, generator=torch.Generator().manual_seed(seed))
-        sums.add(torch.arange(400), noise.scatter_add(2, heavy, torch.full(heavy.shape, 2.)))
-    assert sums.key.shape == (2, 400, 64)
-    keys = sums.edges(400).keys
-    found = (keys.unsqueeze(2) == heavy.unsqueeze(3)).any(3)
-    assert found.float().mean() > .99
-
-
 # To a model and to files #############################################################
 
 
@@ -209,14 +162,6 @@ def test_listed_edges_are_candidates_like_other_patterns():
     np.testing.assert_allclose(found.pattern_share[:, 0], found.kinds[:, 0], atol=1e-6)
 
 
-def test_costs_of_heads_are_measured_along_their_own_edges():
-    model = new_model('BERT')
-    found = profile(model, [TOKENS], patterns=['2 own keys'])
-    costs, dense = head_costs(model, found, loss), loss(model)
-    with attached(model, found.pattern(5, 0), layers=[1], heads=[1]):
-        assert costs[5] == pytest.approx(max(loss(model) - dense, 0) / found.pattern_error[5, 0])
-
-
 @pytest.mark.slow
 def test_every_set_of_candidates_is_measured():
     found = profile(new_model('Llama'), [TOKENS],
@@ -244,10 +189,3 @@ def test_sequences_that_are_too_long_are_refused(monkeypatch):
     monkeypatch.setattr(own_patterns, 'MAX_TOKENS', LENGTH - 1)
     with pytest.raises(ValueError, match=f"'batches' must .* at most {LENGTH - 1} "):
         profile(new_model('BERT'), [TOKENS], patterns=['2 own keys'])
-
-
-def test_names_print_as_they_are_read():
-    for name in ('3 own keys', '2 own offsets | GlobalTokens(tokens=1)'):
-        assert repr(own_patterns.candidate(name)) == name
-    assert own_patterns.candidate(' 4 own keys|GlobalTokens(1)') == Own(4, 'keys', GlobalTokens(1))
-    assert BATCH == 2  # halves of one input each

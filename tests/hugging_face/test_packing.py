@@ -7,7 +7,6 @@ import torch
 
 from graphattn.hugging_face import attach
 from graphattn.patterns import GlobalTokens, SlidingWindow
-from graphattn.sources import BlockModelSource, PatternSource
 from tests.test_hugging_face import FAMILIES, SIZES, TOKENS, new_model
 
 transformers = pytest.importorskip('transformers')
@@ -42,32 +41,6 @@ def test_packed_sequences_equal_unpacked_ones(family, hops, packed):
     got = hidden_of(model, ROW, family, **PACKED[packed])
     alone = [hidden_of(model, part, family) for part in ROW.split(LENGTHS, dim=1)]
     torch.testing.assert_close(got, torch.cat(alone, dim=1), atol=1e-6, rtol=1e-6)
-
-
-def test_packed_sequences_of_heads_with_own_graphs_equal_unpacked_ones():
-    model = attached('BERT', PatternSource([SlidingWindow(head) for head in range(4)]))
-    got = hidden_of(model, ROW, 'BERT', **PACKED['pointers'])
-    alone = [hidden_of(model, part, 'BERT') for part in ROW.split(LENGTHS, dim=1)]
-    torch.testing.assert_close(got, torch.cat(alone, dim=1), atol=1e-6, rtol=1e-6)
-
-
-def test_a_source_sees_each_packed_sequence():
-    model = attached('BERT', BlockModelSource(heads=4, head_channels=8, clusters=8))
-    seen = []
-    for layer in model.encoder.layer:
-        layer.attention.self.graph_source.register_forward_pre_hook(
-            lambda module, args: seen.append(args[2].tolist()))
-    hidden_of(model, ROW, 'BERT', **PACKED['pointers'])
-    assert seen == [POINTERS.tolist()] * 2
-
-
-def test_each_row_of_a_batch_may_be_packed():
-    model = attached('Llama')
-    positions = torch.cat([POSITIONS, torch.arange(20).unsqueeze(0)])
-    got = hidden_of(model, TOKENS, 'Llama', position_ids=positions)
-    alone = [hidden_of(model, part, 'Llama') for part in ROW.split(LENGTHS, dim=1)]
-    expected = torch.cat([torch.cat(alone, dim=1), hidden_of(model, TOKENS[1:], 'Llama')])
-    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_rows_of_the_collator_are_packed():

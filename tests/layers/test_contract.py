@@ -210,13 +210,6 @@ def test_another_module_may_stand_around_a_part(module, kinds, around):
     assert_same(evaluate(wrapped), evaluate(module))
 
 
-def test_a_norm_may_be_without_a_weight():
-    module = encoder(PatternSource(SlidingWindow(1)), num_segments=2)
-    expected = evaluate(module)
-    module.norm = nn.LayerNorm(CHANNELS, elementwise_affine=False)
-    assert_same(evaluate(module), expected)
-
-
 @pytest.mark.parametrize('positions', ['learned', 'sinusoidal', 'rotary', 'none'])
 def test_a_module_built_on_meta_has_the_loaded_parameters(positions):
     def build() -> Encoder:
@@ -361,13 +354,6 @@ def test_changing_a_module_after_the_forward_pass_does_not_change_gradients(modu
 # torch.compile #######################################################################
 
 
-@pytest.fixture
-def clean_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('kind, name, tracer', [
@@ -399,18 +385,6 @@ def test_patterns_compile_without_graph_breaks(kind, name, clean_dynamo):
 
 
 GRAPH = BipartiteGraph.batch([SlidingWindow(1).build(length) for length in (5, 0, 7)])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('hops', [1, 2])
-def test_a_given_graph_compiles_without_graph_breaks(hops, clean_dynamo):
-    module = GraphAttention(CHANNELS, HEADS, hops=hops, teleport=0.1 * (hops - 1))
-    x = tokens(module)
-    compiled = torch.compile(module, fullgraph=True, backend='aot_eager')
-    for graph in (GRAPH, BipartiteGraph.batch([GRAPH] * HEADS)):
-        eager, traced = (torch.autograd.grad(each(x, PTR, graph=graph).sum(), module.parameters())
-                         for each in (module, compiled))
-        assert_same(traced, eager)
 
 
 @pytest.mark.slow

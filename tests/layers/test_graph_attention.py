@@ -11,22 +11,14 @@ from torch_geometric.utils.sparse import index2ptr
 from graphattn import BipartiteGraph, edge_attention
 from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.graphs.pair_mask import PairMask
-from graphattn.layers import EncoderLayer, GraphAttention, fold_heads, unfold_heads
-from graphattn.patterns import Full, GlobalTokens, SlidingWindow
+from graphattn.layers import EncoderLayer, GraphAttention
+from graphattn.patterns import Full, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from tests.counted_source import CountedSource
 from tests.graphs import random_graph
 from tests.ops.test_diffusion import saved_bytes
 
 PTR = torch.tensor([0, 5, 6, 14])
-
-
-def test_folding_puts_one_head_after_the_other():
-    x = torch.arange(24.).view(4, 3, 2)
-    folded = fold_heads(x)
-    assert folded.shape == (12, 1, 2)
-    assert torch.equal(folded[4:8, 0], x[:, 1])
-    assert torch.equal(unfold_heads(folded, 3), x)
 
 
 def test_full_attention_equals_torch():
@@ -181,11 +173,6 @@ def test_bad_options(channels, heads, options, match):
         GraphAttention(channels, heads, **options)
 
 
-def test_heads_may_have_channels_of_their_own():
-    assert GraphAttention(10, 4, PatternSource(Full()), head_channels=3)(
-        torch.randn(14, 10), PTR).shape == (14, 10)
-
-
 def test_source_of_another_size_is_refused():
     with pytest.raises(ValueError, match="'source' must.*2.*.got.*4"):
         GraphAttention(8, 2, BlockModelSource(heads=4, head_channels=2))
@@ -194,14 +181,6 @@ def test_source_of_another_size_is_refused():
         attention(torch.randn(14, 8), PTR)
     with pytest.raises(ValueError, match="'source' must be a source for 2 heads"):
         attention(torch.randn(14, 8), PTR, source=BlockModelSource(heads=4, head_channels=4))
-
-
-def test_same_generator_state_gives_the_same_output():
-    attention = GraphAttention(8, 2, BlockModelSource(2, 4, 8))
-    x = torch.randn(14, 8)
-    first, again, other = (attention(x, PTR, generator=torch.Generator().manual_seed(seed))
-                           for seed in (0, 0, 1))
-    assert torch.equal(first, again) and not torch.equal(first, other)
 
 
 def test_a_given_graph_replaces_the_sources_graph():
@@ -262,14 +241,6 @@ def test_a_bias_is_added_to_the_bias_of_the_source():
     assert source.logit.grad.any()
 
 
-def test_a_bias_without_edges_is_added_to_the_bias_of_the_source():
-    attention = GraphAttention(8, 2, BlockModelSource(heads=2, head_channels=4, clusters=3))
-    no_edges = BipartiteGraph.batch([GlobalTokens(0).build(9)] * 2).with_edge_prob(torch.empty(0))
-    out = attention(torch.randn(9, 8), torch.tensor([0, 9]), graph=no_edges,
-                    edge_bias=torch.empty(0))
-    assert out.shape == (9, 8)
-
-
 @pytest.mark.parametrize('options, message', [
     ({'edge_bias': torch.zeros(3)}, "'edge_bias' must.*'graph'"),
     ({'edge_bias': torch.zeros(3), 'graph': SlidingWindow(1).build(9)}, "25 edges"),
@@ -280,20 +251,6 @@ def test_soft_masks_have_neither_bias_nor_weights(options, message):
     attention = GraphAttention(8, 2, PatternSource(Full()))
     with pytest.raises(ValueError, match=message):
         attention(torch.randn(9, 8), torch.tensor([0, 9]), **options)
-
-
-@pytest.mark.parametrize('source', [SlidingWindow(2), 'SlidingWindow(2)',
-                                    PatternSource(SlidingWindow(2))])
-def test_a_pattern_may_be_the_source(source):
-    for layer in (GraphAttention, EncoderLayer):
-        torch.manual_seed(0)
-        made = layer(8, 2, source)
-        torch.manual_seed(0)
-        without = layer(8, 2)
-        x, ptr = torch.randn(9, 8), torch.tensor([0, 4, 9])
-        out, graph = made(x, ptr, return_graph=True)
-        assert graph == PatternSource(SlidingWindow(2)).graph(ptr)
-        assert torch.equal(out, without(x, ptr, source=source))
 
 
 def test_the_error_for_a_batch_vector_as_ptr_shows_the_conversion():
@@ -325,13 +282,6 @@ def test_a_graph_of_other_sizes_is_refused():
         with pytest.raises(ValueError, match="'graph' must have (14 queries and keys, or 28|the "
                                              "sequences of 'ptr')"):
             attention(torch.randn(14, 8), PTR, graph=graph)
-
-
-@pytest.mark.parametrize('num_graphs', [1, 2])
-def test_a_graph_without_tokens_fits_shared_and_own_graphs_of_heads(num_graphs):
-    graph = BipartiteGraph.batch([Full().build(0)] * num_graphs)
-    out = GraphAttention(8, 2)(torch.randn(0, 8), torch.tensor([0, 0]), graph=graph)
-    assert out.shape == (0, 8)
 
 
 class OneMask(PatternSource):
@@ -412,16 +362,6 @@ def test_recomputing_only_keeps_the_tokens(hops):
     assert kept(recompute=False) > (4 + hops) * x.nbytes
 
 
-def test_recomputing_with_a_given_mask():
-    mask, x = soft_mask(), torch.randn(14, 8, dtype=torch.double)
-    layer = GraphAttention(8, 2, hops=2, teleport=0.1).double()
-    grads = []
-    for layer.recompute in (False, True):
-        out = layer(x, PTR, graph=mask)
-        grads.append(torch.autograd.grad(out.sin().sum(), [mask.values, *layer.parameters()]))
-    assert all(map(torch.equal, *grads)) and grads[0][0].any()
-
-
 def test_a_learned_teleport_begins_where_it_is_told_to():
     x = torch.randn(14, 8)
     fixed = GraphAttention(8, 2, PatternSource(SlidingWindow(1)), hops=3, teleport=0.2)
@@ -436,34 +376,6 @@ def test_a_learned_teleport_begins_where_it_is_told_to():
     assert not torch.allclose(learned(x, PTR), fixed(x, PTR))
     learned.reset_parameters()
     torch.testing.assert_close(learned.teleport(), torch.full((2,), 0.2))
-
-
-def test_heads_with_their_own_graphs_learn_their_own_teleport():
-    attention = GraphAttention(8, 2, hops=4, teleport=0.5, learn_teleport=True).double()
-    with torch.no_grad():
-        attention.teleport_logit.copy_(torch.tensor([-2., 1.]))
-    x, graph = torch.randn(6, 8, dtype=torch.double), random_graph(6, 6, 0.5)
-    ptr = torch.tensor([0, 6])
-    shared, folded = (attention(x, ptr, graph=given)
-                      for given in (graph, type(graph).batch([graph, graph])))
-    torch.testing.assert_close(folded, shared)
-    torch.testing.assert_close(*(
-        torch.autograd.grad(out.sin().sum(), attention.teleport_logit)[0]
-        for out in (folded, shared)))
-
-
-@pytest.mark.parametrize('options', [dict(hops=3, teleport=0.2), dict(hops=2, teleport=(0.5, 0.)),
-                                     dict(hops=math.inf, teleport=0.3), dict(hops=0),
-                                     dict(hops=2, teleport=0.3, learn_teleport=True)])
-def test_hops_under_a_mask_of_ones_are_hops_along_all_pairs(options):
-    attention = GraphAttention(8, 2, OneMask(soft_mask(lowest=1.)), **options).double()
-    x = torch.randn(14, 8, dtype=torch.double, requires_grad=True)
-    out, expected = attention(x, PTR), attention(x, PTR, graph=PatternSource(Full()).graph(PTR))
-    torch.testing.assert_close(out, expected)
-    inputs = [x, *attention.parameters()]
-    for grads in zip(*(torch.autograd.grad(y.sin().sum(), inputs, allow_unused=True,
-                                           materialize_grads=True) for y in (out, expected))):
-        torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize('norm_first', [True, False])

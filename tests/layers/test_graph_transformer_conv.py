@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -24,7 +23,7 @@ from torch_geometric.nn import TransformerConv
 
 from graphattn import BipartiteGraph
 from graphattn.graphs.cache import GRAPHS
-from graphattn.layers import EdgeAttention, GraphAttention, GraphTransformerConv
+from graphattn.layers import GraphTransformerConv
 from graphattn.patterns import SlidingWindow
 from tests.ops.test_backends import BACKENDS, skip_if_missing
 
@@ -138,18 +137,6 @@ def test_features_of_a_sparse_tensor_are_those_of_its_edges():
     torch.testing.assert_close(ours(tuple(x), adj_t), theirs(tuple(x), adj_t))
 
 
-@pytest.mark.parametrize('wanted', [None, True])
-@pytest.mark.parametrize('repeated', [False, True])
-def test_an_uncoalesced_adjacency_is_not_modified(repeated, wanted):
-    *x, edge_index, _ = drawn()
-    if repeated:
-        edge_index[:, 1] = edge_index[:, 0]
-    adj_t, conv = coo_tensor(edge_index, None), GraphTransformerConv((5, 7), 4, 2)
-    with warnings.catch_warnings(action='ignore'):
-        out = conv(tuple(x), adj_t, None, wanted)
-    assert not adj_t.is_coalesced() and (wanted is None or out[1][0] is adj_t)
-
-
 def test_features_of_a_coalesced_adjacency_have_their_gradient():
     *x, edge_index, edge_attr = drawn()
     conv = GraphTransformerConv((5, 7), 4, 2, edge_dim=EDGE_DIM)
@@ -189,28 +176,6 @@ def test_repeated_edges_count_repeatedly_with_a_warning():
     with pytest.warns(UserWarning, match='slower.*40 edges, 39 of them different'):
         out = ours(tuple(x), edge_index, edge_attr)
     torch.testing.assert_close(out, theirs(tuple(x), edge_index, edge_attr))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('edge_dim', [None, EDGE_DIM])
-def test_dropout_keeps_the_mean_and_acts_in_training_only(edge_dim):
-    *x, edge_index, edge_attr = drawn()
-    theirs, ours = twins((5, 7), 4, 2, edge_dim=edge_dim, dropout=0.5)
-    call = [tuple(x), edge_index, edge_attr if edge_dim else None]
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        whole = theirs.eval()(*call)
-        torch.testing.assert_close(ours.eval()(*call), whole)
-        outs = torch.stack([ours.train()(*call) for _ in range(400)])
-    error = outs.std(0) / 400**0.5
-    assert ((outs.mean(0) - whole).abs() < 5 * error + 1e-5).all() and error.max() > 0
-
-
-def test_no_edges_and_lonely_nodes():
-    *x, edge_index, _ = drawn()
-    theirs, ours = twins((5, 7), 4, 2)
-    for edges in (edge_index[:, :0], edge_index[:, edge_index[1] < 3]):
-        torch.testing.assert_close(ours(tuple(x), edges), theirs(tuple(x), edges))
 
 
 # Sorted once #########################################################################
@@ -258,16 +223,8 @@ def test_sorted_edges_are_freed_with_the_edges():
     conv(tuple(x), edge_index)
     assert len(GRAPHS) == 1
     del edge_index
-    gc.collect()
     conv(tuple(x), drawn(seed=2)[2])
     assert len(GRAPHS) == 1
-
-
-def test_edge_attention_sorts_plain_edges_once(sorts):
-    query, edge_index = torch.randn(NUM_QUERIES, 2, 4), drawn(square=True)[2]
-    attention = EdgeAttention()
-    first = attention(query, query, query, edge_index)
-    assert torch.equal(attention(query, query, query, edge_index), first) and len(sorts) == 1
 
 
 # Explainers ##########################################################################
@@ -314,24 +271,6 @@ def test_explainers_return_the_same_as_with_pyg(algorithm):
     assert expected.abs().sum() > 0
     torch.testing.assert_close(explained(ours, algorithm, x, edge_index), expected, atol=1e-5,
                                rtol=1e-4)
-
-
-@pytest.mark.slow
-@needs_captum
-def test_captum_attributes_the_whole_output_to_tokens():
-    from captum.attr import IntegratedGradients
-    attention = GraphAttention(8, 2, 'SlidingWindow(1)').double()
-    attention.requires_grad_(False)
-    ptr, x = torch.tensor([0, 4, 9]), torch.randn(1, 9, 8, dtype=torch.double)
-
-    def last_token(batch: Tensor) -> Tensor:
-        return torch.stack([attention(tokens, ptr)[-1].sin().sum() for tokens in batch])
-
-    share = IntegratedGradients(last_token).attribute(x, n_steps=100)
-    torch.testing.assert_close(share.sum(), last_token(x)[0] - last_token(torch.zeros_like(x))[0],
-                               atol=1e-4, rtol=1e-3)
-    of_token = share.abs().sum(dim=(0, 2))
-    assert (of_token[:7] == 0).all() and (of_token[7:] > 0).all()  # itself and the one before
 
 
 def test_a_hook_sees_the_messages_of_pyg():

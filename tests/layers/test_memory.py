@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
-from graphattn import BipartiteGraph
-from graphattn.functional import edge_attention
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full, GlobalTokens, RandomKeys, RandomRegular, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
@@ -43,37 +39,6 @@ def test_queries_attend_to_the_memory_of_their_sequence(name):
     assert not torch.allclose(again[3:], out[3:])
 
 
-def test_a_full_pattern_is_cross_attention():
-    attention, (x, memory) = GraphAttention(8, 2, PatternSource(Full())), tokens()
-    out = attention(x, PTR, memory=memory, memory_ptr=MEMORY_PTR)
-    graph = BipartiteGraph.batch([Full().build(*sizes) for sizes in ((3, 5), (0, 2), (4, 5))])
-    query, key, value = (linear(own).view(-1, 2, 4) for linear, own in (
-        (attention.lin_query, x), (attention.lin_key, memory), (attention.lin_value, memory)))
-    expected = edge_attention(query, key, value, graph, backend='reference')
-    torch.testing.assert_close(out, attention.lin_out(expected.flatten(1)))
-
-
-@pytest.mark.parametrize('recompute', [False, True])
-def test_a_memory_of_the_tokens_themselves_changes_nothing(recompute):
-    attention = GraphAttention(8, 2, PatternSource(SlidingWindow(1)), recompute=recompute)
-    x = torch.randn(7, 8, requires_grad=True)
-    results = []
-    for memory in ({}, dict(memory=x, memory_ptr=PTR)):
-        out = attention(x, PTR, **memory)
-        results.append([out, *torch.autograd.grad(out.sin().sum(), x)])
-    torch.testing.assert_close(*results)
-
-
-@pytest.mark.parametrize('sizes', [(9, 4), (4, 9)])
-def test_query_i_is_at_the_position_of_key_i(sizes):
-    num_queries, num_keys = sizes
-    query, key = torch.randn(num_queries, 2, 4), torch.randn(num_keys, 2, 4)
-    graph = PatternSource(SlidingWindow(1))(query, key, torch.tensor([0, num_queries]),
-                                            key_ptr=torch.tensor([0, num_keys]))
-    assert ((graph.query - graph.key).abs() <= 1).all()
-    assert graph == SlidingWindow(1).build(*sizes)
-
-
 def test_arguments_for_self_attention_are_refused_by_name():
     x, memory = tokens()
     given = dict(memory=memory, memory_ptr=MEMORY_PTR)
@@ -98,11 +63,3 @@ def test_arguments_for_self_attention_are_refused_by_name():
 def test_a_memory_that_does_not_fit_is_refused(given, match):
     with pytest.raises(ValueError, match=match):
         GraphAttention(8, 2, PatternSource(Full()))(torch.randn(7, 8), PTR, **given)
-
-
-def test_a_graph_of_other_sequences_is_refused():
-    attention, (x, memory) = GraphAttention(8, 2, PatternSource(Full())), tokens()
-    _, graph = attention(x, PTR, memory=memory, memory_ptr=MEMORY_PTR, return_graph=True)
-    with pytest.raises(ValueError, match="'graph' must have the sequences of 'ptr'"):
-        copy.deepcopy(attention)(x, PTR, memory=memory, memory_ptr=torch.tensor([0, 4, 7, 12]),
-                                 graph=graph)

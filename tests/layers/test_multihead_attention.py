@@ -13,8 +13,8 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import register_parametrization
 
 from graphattn.layers import MultiheadAttention, from_torch
-from graphattn.patterns import Causal, Full, GlobalTokens, Pattern, SlidingWindow
-from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.patterns import Full, GlobalTokens, Pattern, SlidingWindow
+from graphattn.sources import BlockModelSource, LearnedMaskSource
 
 BATCH, LENGTH, MEMORY, CHANNELS, HEADS = 2, 11, 7, 16, 4
 PATTERN = SlidingWindow(2) | GlobalTokens(1)
@@ -165,14 +165,6 @@ def test_without_a_source_attention_is_complete():
     torch.testing.assert_close(ours(x, x, x), theirs(x, x, x))
 
 
-def test_dropout_acts_in_training():
-    _, ours = pair(dropout=.5, batch_first=True)
-    x = torch.randn(BATCH, LENGTH, CHANNELS)
-    weight = ours.train()(x, x, x)[1]
-    assert not torch.equal(weight, ours(x, x, x)[1])
-    assert torch.equal(ours.eval()(x, x, x)[1], ours(x, x, x)[1])
-
-
 @pytest.mark.parametrize('source', [
     BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8),
     LearnedMaskSource(HEADS, 16), LearnedMaskSource(HEADS, 16, mode='soft')],
@@ -203,14 +195,6 @@ def test_block_models_draw_edges_between_two_sequences():
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
     out.square().sum().backward()
     assert any(parameter.grad.any() for parameter in ours.source.parameters())
-
-
-def test_a_mask_without_edges_has_no_effect():
-    source = BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8)
-    ours = MultiheadAttention(CHANNELS, HEADS, batch_first=True, source=source)
-    x = torch.randn(BATCH, 0, CHANNELS)
-    out, _ = ours(x, x, x, attn_mask=torch.zeros(0, 0), need_weights=False)
-    assert out.shape == x.shape
 
 
 # Modules of torch's ###################################################################
@@ -252,20 +236,6 @@ def test_encoders_equal_torch_under_the_mask(depth, padding, options, mode):
     torch.testing.assert_close(theirs.state_dict(), before)  # a copy
 
 
-def test_layers_have_their_own_sources_and_causal_masks_hold():
-    encoder = nn.TransformerEncoder(layer(batch_first=True), 2, enable_nested_tensor=False)
-    source = BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8)
-    ours = from_torch(encoder, source)
-    one, other = (part.self_attn.source for part in ours.layers)
-    assert not torch.equal(one.centroid, other.centroid)
-    assert isinstance(ours.layers[0].self_attn, MultiheadAttention)
-    causal = nn.Transformer.generate_square_subsequent_mask(LENGTH)
-    x = torch.randn(BATCH, LENGTH, CHANNELS)
-    expected = encoder(x, ~(PATTERN & Causal()).build(LENGTH).to_mask())
-    got = from_torch(encoder, PATTERN)(x, causal, is_causal=True)
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.slow
 def test_compiled_encoders_return_the_same():
     encoder = nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False)
@@ -288,17 +258,6 @@ def test_converting_keeps_options_and_trainable_parameters():
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
     theirs.q_proj_weight.data.zero_()
     assert ours.q_proj_weight.any()
-
-
-class Adapted(nn.Module):
-    """Another module in the place of a projection, without its weight."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer, self.scale = layer, nn.Parameter(torch.tensor(.5))
-
-    def forward(self, x):
-        return self.scale * self.layer(x)
 
 
 class Halved(nn.Module):
@@ -337,18 +296,6 @@ def test_converting_keeps_modifications_of_attention(became):
     torch.testing.assert_close(copied(x, x, x), ours(x, x, x))
 
 
-def test_converting_keeps_replaced_projections_and_shared_layers():
-    encoder = nn.TransformerEncoder(layer(), 3, enable_nested_tensor=False)
-    first, second, third = (part.self_attn for part in encoder.layers)
-    second.in_proj_weight = first.in_proj_weight
-    third.out_proj = Adapted(third.out_proj)
-    ours = from_torch(encoder, BlockModelSource(HEADS, CHANNELS // HEADS, 4))
-    shared, again, adapted = (part.self_attn for part in ours.layers)
-    assert shared.in_proj_weight is again.in_proj_weight is not first.in_proj_weight
-    assert isinstance(adapted.out_proj, Adapted)
-    assert ours(torch.randn(LENGTH, BATCH, CHANNELS)).isfinite().all()
-
-
 def test_converted_encoders_have_hops_and_learned_teleports():
     encoder = nn.TransformerEncoder(layer(batch_first=True), 2, enable_nested_tensor=False)
     ours = from_torch(encoder, PATTERN, hops=3, teleport=.25, learn_teleport=True)
@@ -360,28 +307,11 @@ def test_converted_encoders_have_hops_and_learned_teleports():
     assert again.state_dict().keys() == encoder.state_dict().keys()
 
 
-def test_weights_are_those_of_one_hop():
-    theirs, one = pair(batch_first=True)
-    several = from_torch(theirs, PATTERN, hops=3)
-    x = torch.randn(BATCH, LENGTH, CHANNELS)
-    torch.testing.assert_close(several(x, x, x)[1], one(x, x, x)[1])
-
-
 @pytest.mark.parametrize('options', [dict(hops=2), dict(teleport=.1), dict(hops=0)])
 def test_several_hops_need_self_attention(options):
     module = MultiheadAttention(16, 4, source=PATTERN, **options)
     with pytest.raises(ValueError, match="'hops' must.*same tokens"):
         module(X, X + 1, X)
-
-
-def test_parameters_are_reset_as_in_torch():
-    for sizes in ({}, {'kdim': 12, 'vdim': 20}):
-        theirs, ours = pair(**sizes)
-        torch.manual_seed(0)
-        theirs._reset_parameters()
-        torch.manual_seed(0)
-        ours._reset_parameters()
-        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
 
 
 class Doubled(nn.MultiheadAttention):
@@ -430,18 +360,3 @@ def test_errors_name_the_argument(case):
     call, error, message = BAD[case]
     with pytest.raises(error, match=message):
         call()
-
-
-@pytest.mark.parametrize('masks, message', [
-    (dict(attn_mask=torch.ones(LENGTH, LENGTH).tril()), "'attn_mask' is a floating mask"),
-    (dict(key_padding_mask=torch.ones(BATCH, LENGTH)), "'key_padding_mask' is a floating mask"),
-    (dict(key_padding_mask=torch.arange(LENGTH) < torch.tensor([[LENGTH], [5]])),
-     "leaves no token in sequence 0, .* 'key_padding_mask' is True at padding"),
-])
-def test_suspicious_masks_cause_a_warning(masks, message):
-    with pytest.warns(UserWarning, match=message):
-        pair()[1](X, X, X, **masks)
-
-
-def test_prints_its_source():
-    assert 'PatternSource(Full())' in repr(MultiheadAttention(16, 4, source=PatternSource(Full())))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -16,9 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
 from torch_geometric.loader import DataLoader, NeighborLoader
 from torch_geometric.nn import (
-    HeteroConv,
     MessagePassing,
-    Sequential,
     TransformerConv,
     to_hetero,
 )
@@ -91,14 +88,6 @@ def test_a_subclass_may_replace_any_step(step, run):
     expected = 2 * attend(EdgeAttention())
     for along in (GRAPH, GRAPH.edge_index.as_tensor()):
         torch.testing.assert_close(run(doubled(EdgeAttention, step)(), along), expected)
-
-
-@pytest.mark.parametrize('step', ['edge_update', 'message', 'aggregate', 'update'])
-def test_a_replaced_step_runs_at_every_hop(step):
-    layer = doubled(EdgeAttention, step)(hops=2, teleport=.1)
-    explicit, _ = layer(*QKV, GRAPH, return_attention_weights=True)
-    torch.testing.assert_close(attend(layer), explicit)
-    assert not torch.allclose(explicit, 2 * attend(EdgeAttention(hops=2, teleport=.1)))
 
 
 def test_a_replaced_fused_step_gets_what_pyg_promises():
@@ -194,24 +183,6 @@ def call(layer: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     return out[0] if isinstance(out, tuple) else out
 
 
-def test_layers_are_parts_of_a_sequential(case):
-    layer, inputs = case
-    names = ', '.join(inputs)
-    model = Sequential(names, [(layer, f'{names} -> x'), nn.Identity()])
-    torch.testing.assert_close(call(model, inputs), call(layer, inputs))
-
-
-@pytest.mark.parametrize('copied', [copy.deepcopy,
-                                    lambda layer: pickle.loads(pickle.dumps(layer))],
-                         ids=['deepcopy', 'pickle'])
-def test_layers_are_copied_before_and_after_use(case, copied):
-    layer, inputs = case
-    fresh = copied(layer)
-    expected = call(layer, inputs)
-    for each in (fresh, copied(layer)):
-        torch.testing.assert_close(call(each, inputs), expected)
-
-
 @pytest.mark.slow
 def test_layers_are_compiled(case):
     layer, inputs = case
@@ -261,19 +232,6 @@ def hetero_data() -> HeteroData:
     data['paper', 'cites', 'paper'].edge_index = torch.tensor([[4, 0, 3, 1], [4, 0, 0, 2]])
     data['paper', 'of', 'author'].edge_index = torch.tensor([[4, 0, 3, 1], [4, 0, 0, 6]])
     return data
-
-
-@pytest.mark.parametrize('name', ['GraphTransformerConv', 'EdgeAttention'])
-def test_a_convolution_of_each_edge_type_is_the_same_alone(name):
-    data = hetero_data()
-    convs = {edge_type: CONVS[name]() for edge_type in data.edge_types}
-    out = HeteroConv(convs, aggr='sum')(data.x_dict, data.edge_index_dict)
-    expected = dict.fromkeys(data.node_types, 0)
-    for (source, _, target), conv in zip(data.edge_types, convs.values()):
-        pair = data[source].x, data[target].x
-        edges = data[source, _, target].edge_index
-        expected[target] = expected[target] + conv(pair, edges)
-    torch.testing.assert_close(out, expected)
 
 
 @pytest.mark.slow

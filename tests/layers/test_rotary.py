@@ -36,26 +36,6 @@ def test_attention_equals_that_of_rotated_complex_numbers():
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_shift_of_all_positions_changes_nothing():
-    attention, x = layer(), torch.randn(TOKENS, CHANNELS, dtype=torch.float64)
-    near, far, apart = (attention(x, PTR, rotation=rotation(positions)) for positions in (
-        torch.arange(TOKENS), 40 + torch.arange(TOKENS), 2 * torch.arange(TOKENS)))
-    torch.testing.assert_close(near, far, rtol=1e-5, atol=1e-6)
-    assert (near - apart).abs().max() > 1e-3
-
-
-def test_position_0_does_not_change_tokens():
-    attention, x = layer(), torch.randn(TOKENS, CHANNELS, dtype=torch.float64)
-    at_once = attention(x, PTR, rotation=rotation(torch.zeros(TOKENS, dtype=torch.long)))
-    torch.testing.assert_close(at_once, attention(x, PTR))
-
-
-def test_half_precision_is_kept():
-    attention, x = layer().bfloat16(), torch.randn(TOKENS, CHANNELS, dtype=torch.bfloat16)
-    assert attention(x, PTR, rotation=RotaryPositions(50, SIZE)(
-        torch.arange(TOKENS))).dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize('shape', [(TOKENS, SIZE, 2), (TOKENS - 1, SIZE // 2, 2), (TOKENS, 3)])
 def test_rotations_of_other_tokens_are_refused(shape):
     with pytest.raises(ValueError, match="'rotation' must have shape .5, 3, 2. for 5 tokens"):

@@ -56,18 +56,6 @@ def test_the_graphs_of_a_batch_are_sequences(name):
         model(IDS)
 
 
-def test_data_is_one_sequence_and_a_batch_vector_is_enough():
-    model, x = encoder(), torch.randn(10, 8)
-    torch.testing.assert_close(model(Data(x=x[:9])), model(x[:9], torch.tensor([0, 9])))
-    batch = Batch.from_data_list(sequences(x))
-    expected = model(batch)
-    del batch.ptr
-    torch.testing.assert_close(model(batch), expected)
-    empty = Batch.from_data_list([Data(x=x[:0]), Data(x=x[:2]), Data(x=x[:0])])
-    assert model(empty, return_graphs=True)[1][0].num_segments == 3
-    assert model(Data(x=x[:0])).shape == (0, 8)
-
-
 @pytest.mark.slow
 def test_compiled_models_accept_data():
     torch._dynamo.reset()

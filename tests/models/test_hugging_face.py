@@ -19,7 +19,7 @@ from graphattn.models import (
     to_hugging_face,
 )
 from graphattn.patterns import Full
-from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.sources import LearnedMaskSource, PatternSource
 
 transformers = pytest.importorskip('transformers')
 
@@ -141,20 +141,6 @@ def test_equals_theirs_layer_by_layer(kind, dtype, tolerance):
         close(mine, other[IS_TOKEN], tolerance)
 
 
-def test_no_segments_are_segment_0():
-    bert, model = hugging_face('BertForSequenceClassification', num_labels=4), classifier().eval()
-    load_bert(model, bert.state_dict(), bert.config)
-    close(model(TOKENS, PTR), bert(padded(TOKENS), attention_mask=IS_TOKEN.long()).logits)
-
-
-def test_the_pooler_of_a_model_without_a_task():
-    roberta, model = hugging_face('RobertaModel'), MaskedLanguageModel(roberta_encoder()).eval()
-    rest = load_roberta(model, roberta.state_dict(), roberta.config)
-    assert not any('pooler' in name for name in rest)
-    expected = roberta(**FAMILIES['roberta'].inputs).pooler_output
-    close(model.pooler(model.encoder(ROBERTA_TOKENS, PTR), PTR), expected)
-
-
 @pytest.mark.parametrize('mode', ['dam_structured', 'dam_unstructured'])
 def test_frozen_masks_equal_bert_under_a_dense_mask_with_padding(mode):
     masks = LearnedMaskSource(3, 12, mode=mode, border=True, init_std=1.).freeze()
@@ -216,15 +202,6 @@ def test_missing_heads_keep_their_initial_parameters():
         assert set(family_of(kind).load(model, theirs.state_dict(), theirs.config)) == rest
         after = model.state_dict()
         assert {name for name in after if torch.equal(after[name], before[name])} == rest
-
-
-@pytest.mark.parametrize('share_source', [True, False])
-def test_sources_are_not_modified(share_source):
-    source = BlockModelSource(heads=3, head_channels=8, clusters=4)
-    model = MaskedLanguageModel(encoder(source, share_source=share_source))
-    bert = hugging_face('BertForPreTraining')
-    rest = load_bert(model, bert.state_dict(), bert.config)
-    assert rest and rest == [name for name in model.state_dict() if 'source' in name]
 
 
 @pytest.mark.slow
@@ -419,13 +396,6 @@ def test_configs_with_unsupported_settings(change, match):
     with pytest.raises(ValueError, match=f"'config' must (have )?{match}"):
         load_bert(model, bert.state_dict(), {**bert.config.to_dict(), **change})
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_missing_entries_of_a_config_have_berts_defaults():
-    bert = hugging_face('BertModel')
-    load_bert(classifier(), bert.state_dict(), {'num_attention_heads': 3})
-    with pytest.raises(ValueError, match=r"num_attention_heads=3.*\(got 12\)"):
-        load_bert(classifier(), bert.state_dict(), {})
 
 
 # RoBERTa #############################################################################

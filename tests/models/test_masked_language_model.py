@@ -9,7 +9,6 @@ from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 PTR = torch.tensor([0, 4, 5, 12])
 TOKENS = torch.randint(20, (12,), generator=torch.Generator().manual_seed(0))
 SEGMENTS = torch.tensor([0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1])
-SELECTED = torch.tensor([7, 0, 11, 7])
 
 
 def model(source=None, next_sentence=True, **options):
@@ -31,16 +30,6 @@ def test_logits_of_tokens_and_sequences(norm_first):
     torch.testing.assert_close(sequence_logits, bert.next_sentence(pooled))
 
 
-def test_only_selected_tokens_go_through_the_decoder():
-    bert = model()
-    sizes = []
-    bert.transform.register_forward_hook(lambda _, args, out: sizes.append(len(out)))
-    selected, every = (bert(TOKENS, PTR, selected=which)[0] for which in (SELECTED, None))
-    assert sizes == [4, 12]
-    torch.testing.assert_close(selected, every[SELECTED])
-    assert bert(TOKENS, PTR, selected=SELECTED[:0])[0].shape == (0, 20)
-
-
 def test_the_decoder_is_the_embedding():
     bert = model()
     assert [name for name, value in bert.named_parameters() if value.shape == (20, 16)] == [
@@ -49,14 +38,6 @@ def test_the_decoder_is_the_embedding():
     unseen = next(i for i in range(20) if i not in TOKENS)
     bert(TOKENS, PTR)[0].square().sum().backward()
     assert weight.grad[unseen].any()  # through the decoder alone
-
-
-def test_without_next_sentence():
-    bert = model(next_sentence=False)
-    assert not any('pooler' in name or 'next' in name for name in bert.state_dict())
-    token_logits, sequence_logits, graphs = bert(TOKENS, torch.tensor([0, 4, 4, 12]),
-                                                 return_graphs=True)
-    assert token_logits.shape == (12, 20) and sequence_logits is None and len(graphs) == 2
 
 
 def test_parameters_are_initialised_as_in_bert():
@@ -117,19 +98,3 @@ def test_a_small_model_learns_masked_tokens_and_the_order_of_sentences():
     token_logits, sequence_logits = bert(masked, ptr, segments=segments, selected=selected)
     assert torch.equal(token_logits.argmax(1), target)
     assert torch.equal(sequence_logits.argmax(1), label)
-
-
-@pytest.mark.parametrize('selected, match', [
-    (torch.tensor([0, 12]), "'selected' must.*ids.*0.*11 .got 0.*12"),
-    (torch.tensor([-1]), "'selected' must.*ids.*0.*11 .got -1"),
-])
-def test_bad_selections(selected, match):
-    with pytest.raises(ValueError, match=match):
-        model()(TOKENS, PTR, selected=selected)
-
-
-def test_no_sequences_and_empty_sequences():
-    token_logits, sequence_logits = model()(TOKENS[:0], PTR[:1])
-    assert token_logits.shape == (0, 20) and sequence_logits.shape == (0, 2)
-    with pytest.raises(ValueError, match=r"'ptr' must.*mark.*empty sequence.*got \[0, 4, 4, 12\]"):
-        model()(TOKENS, torch.tensor([0, 4, 4, 12]))

@@ -1,4 +1,3 @@
-import copy
 import functools
 import math
 
@@ -19,12 +18,12 @@ from graphattn.models import (
     PairClassifier,
     Pooler,
     SequenceClassifier,
-    TokenClassifier,
 )
 from graphattn.patterns import Full, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from graphattn.sources.mask_graph import MaskGraph
 from tests.counted_source import CountedSource
+from tests.pairwise import pairwise
 
 PTR = torch.tensor([0, 4, 5, 12])
 TOKENS = torch.randint(20, (12,), generator=torch.Generator().manual_seed(0))
@@ -41,14 +40,6 @@ def test_a_ragged_batch_equals_each_sequence_alone(norm_first):
     alone = [model(part, torch.tensor([0, len(part)]))
              for part in TOKENS.split(PTR.diff().tolist())]
     torch.testing.assert_close(model(TOKENS, PTR), torch.cat(alone))
-
-
-def test_layers_have_their_own_sources():
-    model = encoder(BlockModelSource(heads=2, head_channels=8, clusters=4))
-    first, second = (layer.attention.source for layer in model.layers)
-    assert not torch.equal(first.centroid, second.centroid)
-    graphs = model(TOKENS, PTR, return_graphs=True)[1]
-    assert len(graphs) == 2 and graphs[0] != graphs[1]
 
 
 def test_positions_start_over_in_every_sequence():
@@ -68,21 +59,6 @@ def test_a_shared_source_is_called_once_for_all_layers():
     x.sin().sum().backward()
     assert source.centroid.grad.any()
     assert model(TOKENS, PTR, return_graphs=True)[1][0] != graphs[0]  # the next pass draws anew
-
-
-def test_a_checkpoint_holds_a_shared_source_once():
-    model = encoder(CountedSource(2, 8, 4), share_source=True)
-    names = [name for name in model.state_dict() if 'centroid' in name]
-    assert names == ['source.centroid']
-    parameters = list(model.parameters())
-    assert sum(parameter is model.source.centroid for parameter in parameters) == 1
-    assert copy.deepcopy(model).source is not model.source
-
-
-def test_sharing_a_fixed_pattern_changes_nothing():
-    alone, shared = encoder(), encoder(share_source=True)
-    shared.load_state_dict(alone.state_dict())
-    torch.testing.assert_close(shared(TOKENS, PTR), alone(TOKENS, PTR))
 
 
 def test_all_layers_train_a_shared_mask():
@@ -121,9 +97,7 @@ SOURCES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('share_source', [True, False])
-@pytest.mark.parametrize('seed', [None, 5], ids=['default generator', 'own generator'])
-@pytest.mark.parametrize('source', SOURCES)
+@pytest.mark.parametrize('source, seed, share_source', pairwise(SOURCES, [None, 5], [True, False]))
 def test_checkpointed_layers_have_the_same_gradients_bit_for_bit(source, seed, share_source):
     model = encoder(SOURCES[source](), share_source=share_source, num_layers=3, dropout=0.2,
                     attention_dropout=0.2)
@@ -183,36 +157,6 @@ def test_a_checkpointed_layer_only_keeps_its_input(source):
     assert num_bytes(5, False) - num_bytes(2, False) > 3 * 10 * of_input
 
 
-def test_without_gradients_checkpointed_layers_are_plain():
-    model = encoder(CountedSource(2, 8, 4), share_source=True, dropout=0.2)
-    expected = model.eval()(TOKENS, PTR, generator=torch.Generator().manual_seed(0))
-    model.checkpoint_layers, model.source.num_graphs = True, 0
-    with torch.no_grad():
-        x = model(TOKENS, PTR, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(x, expected) and model.source.num_graphs == 1
-
-
-@pytest.mark.parametrize('sizes, match', [
-    (dict(heads=4), "'source' must.*4.*.got.*2"),
-    (dict(max_length=9), "'max_length' must be at most 8, .* 'source' .got 9"),
-])
-@pytest.mark.parametrize('share_source', [True, False])
-def test_a_source_for_other_sizes_is_refused(sizes, match, share_source):
-    source = BlockModelSource(heads=2, head_channels=8, clusters=4)
-    source.max_length = 8
-    with pytest.raises(ValueError, match=match):
-        encoder(source, share_source=share_source, **sizes)
-
-
-def test_segments_change_the_output():
-    model = encoder(PatternSource(SlidingWindow(0)), num_segments=2)
-    same = torch.full((4,), 3), torch.tensor([0, 1, 2, 3, 4])
-    out = model(*same, segments=torch.tensor([0, 1, 1, 0]))
-    assert torch.equal(out[0], out[3]) and torch.equal(out[1], out[2])
-    assert not torch.equal(out[0], out[1])
-    assert torch.equal(model(*same)[0], out[0])  # segment 0 if omitted
-
-
 @pytest.mark.parametrize('segments, match', [
     (torch.zeros(11, dtype=torch.long), "'segments' must.*12.*got 11"),
     (torch.full((12,), 2), "'segments' must.*ids.*0.*1 .got 2.*2"),
@@ -235,16 +179,6 @@ def test_post_norm_follows_the_embeddings_and_pre_norm_the_last_layer():
     assert {module.eps for module in post.modules() if isinstance(module, LayerNorm)} == {1e-9}
 
 
-def test_parameters_keep_their_names():
-    layer = ['attention.lin_query', 'attention.lin_key', 'attention.lin_value',
-             'attention.lin_out', 'feed_forward.0', 'feed_forward.3', 'attention_norm',
-             'feed_forward_norm']
-    modules = [*(f'layers.{i}.{name}' for i in range(2) for name in layer), 'norm']
-    assert set(encoder().state_dict()) == {
-        'token_embedding.weight', 'position_embedding.weight',
-        *(f'{name}.{kind}' for name in modules for kind in ('weight', 'bias'))}
-
-
 @pytest.mark.parametrize('pooling', ['mean', 'padded_mean', 'first', 'pooler'])
 def test_sequence_classifier_pools_each_sequence(pooling):
     model = SequenceClassifier(encoder(), 3, pooling=pooling, hidden_channels=5).eval()
@@ -255,11 +189,6 @@ def test_sequence_classifier_pools_each_sequence(pooling):
                'pooler': model.pooler and model.pooler.linear(part[0]).tanh()}[pooling]
               for part in parts]
     torch.testing.assert_close(model(TOKENS, PTR), model.head(torch.stack(pooled)))
-
-
-def test_token_classifier_has_logits_for_every_token():
-    logits, graphs = TokenClassifier(encoder(), 3)(TOKENS, PTR, return_graphs=True)
-    assert logits.shape == (12, 3) and len(graphs) == 2
 
 
 @pytest.mark.slow
@@ -318,21 +247,9 @@ def test_positions_of_a_grid_are_sums_over_its_sides():
     assert model.position_embedding.num_embeddings == 18 and .01 < along[0].weight.std() < .04
 
 
-def test_parameters_of_a_causal_encoder_have_their_names():
-    source = BlockModelSource(heads=2, head_channels=8, clusters=4, fixed=SlidingWindow(1))
-    encoder(source).load_state_dict(encoder(source, causal=True).state_dict())
-
-
 def test_a_language_model_that_sees_the_next_token_is_refused():
     with pytest.raises(ValueError, match="'encoder' must.*causal=True"):
         CausalLanguageModel(encoder())
-
-
-@pytest.mark.parametrize('model', [SequenceClassifier, TokenClassifier])
-def test_classifiers_pass_segments_to_the_encoder(model):
-    model = model(encoder(num_segments=2), 3)
-    logits = [model(TOKENS, PTR, segments=torch.full((12,), segment)) for segment in (0, 1)]
-    assert torch.equal(model(TOKENS, PTR), logits[0]) and not torch.equal(*logits)
 
 
 @pytest.mark.slow
@@ -348,18 +265,6 @@ def test_a_small_model_learns_eight_sequences_by_heart():
         torch.nn.functional.cross_entropy(model(tokens, ptr), label).backward()
         optimizer.step()
     assert torch.equal(model.eval()(tokens, ptr).argmax(1), label)
-
-
-@pytest.mark.parametrize('tokens, ptr, match', [
-    (TOKENS + 10, PTR, "'tokens' must.*ids.*0.*19"),
-    (TOKENS - 20, PTR, "'tokens' must.*ids.*0.*19"),
-    (TOKENS, torch.tensor([0, 5]), "'ptr' must rise from 0 to 12"),
-    (TOKENS, torch.tensor([0, 6, 5, 12]), "'ptr' must rise"),
-    (TOKENS, torch.tensor([0, 12]), "at most 8 tokens, .*got 12"),
-])
-def test_bad_batches(tokens, ptr, match):
-    with pytest.raises(ValueError, match=match):
-        encoder()(tokens, ptr)
 
 
 @pytest.mark.parametrize('pooling', ['mean', 'first', 'pooler'])
@@ -400,12 +305,6 @@ def test_hops_and_teleport_reach_every_layer():
     assert all(layer.attention.teleport_logit.grad.all() for layer in model.layers)
 
 
-def test_hidden_layers_may_be_several():
-    sizes = [tuple(module.weight.shape) for module in SequenceClassifier(
-        encoder(), 3, hidden_channels=[8, 4]).head if hasattr(module, 'weight')]
-    assert sizes == [(8, 16), (4, 8), (3, 4)]
-
-
 PAIR_PTR = torch.tensor([0, 4, 5, 12, 15])
 PAIR_TOKENS = torch.randint(20, (15,), generator=torch.Generator().manual_seed(1))
 
@@ -442,14 +341,6 @@ def test_sinusoidal_positions_are_the_formula_and_are_not_learned():
     assert model(TOKENS, PTR).shape == (12, 16)
 
 
-def test_without_positions_order_means_nothing():
-    model = encoder(PatternSource(Full()), positions='none').eval()
-    tokens, ptr, order = torch.arange(6), torch.tensor([0, 6]), torch.randperm(6)
-    torch.testing.assert_close(model(tokens[order], ptr), model(tokens, ptr)[order])
-    with pytest.raises(ValueError, match="'ptr' must mark .* at most 8 tokens.*got 9"):
-        model(torch.zeros(9, dtype=torch.long), torch.tensor([0, 9]))
-
-
 @pytest.mark.parametrize('kind', [CausalLanguageModel, MaskedLanguageModel])
 def test_the_embedding_of_a_language_model_may_have_an_adapter(kind):
     adapted = encoder(causal=True)
@@ -459,13 +350,6 @@ def test_the_embedding_of_a_language_model_may_have_an_adapter(kind):
     adapted.token_embedding = torch.nn.Identity()
     with pytest.raises(TypeError, match="'encoder' must.*nn.Embedding.*Identity"):
         kind(adapted)
-
-
-@pytest.mark.parametrize('std', [0.02, 1.])
-def test_embeddings_have_the_given_standard_deviation(std):
-    model = encoder(embedding_std=std)
-    drawn = torch.cat([model.token_embedding.weight, model.position_embedding.weight]).detach()
-    assert float(drawn.std()) == pytest.approx(std, rel=0.2)
 
 
 @pytest.mark.parametrize('source', SOURCES)
@@ -481,15 +365,6 @@ def test_padding_tokens_are_removed(source):
     assert not model.token_embedding.weight.grad[3].any()
 
 
-def test_the_remaining_tokens_keep_their_positions():
-    model = encoder(PatternSource(Full()), padding_token=3).eval()
-    padded = model(torch.tensor([3, 5, 3, 3, 7]), torch.tensor([0, 5]))
-    x = model.token_embedding(torch.tensor([5, 7])) + model.position_embedding(torch.tensor([1, 4]))
-    for layer in model.layers:
-        x = layer(x, torch.tensor([0, 2]))
-    torch.testing.assert_close(padded[[1, 4]], model.norm(x))
-
-
 @pytest.mark.parametrize('checkpoint_layers', [False, True])
 @pytest.mark.parametrize('source', SOURCES)
 def test_rotary_positions_are_relative(source, checkpoint_layers):
@@ -502,15 +377,6 @@ def test_rotary_positions_are_relative(source, checkpoint_layers):
         outs.append(model(tokens, torch.tensor([0, 7]))[tokens != 3])
     torch.testing.assert_close(*outs)
     assert not any('position' in name for name in model.state_dict())
-
-
-def test_rotary_positions_distinguish_orders():
-    model = encoder(PatternSource(Full()), positions='rotary').double()
-    tokens, ptr = torch.tensor([5, 7, 9, 5]), torch.tensor([0, 4])
-    x = model(tokens, ptr)
-    assert (x[0] - x[3]).abs().max() > 1e-4  # without positions, equal tokens would be alike
-    reversed_ = model(tokens.flip(0), ptr).flip(0)
-    assert (x - reversed_).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize('positions', ['learned', 'rotary'])

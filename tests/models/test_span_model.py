@@ -5,13 +5,9 @@ import math
 import pytest
 import torch
 
-from graphattn import BipartiteGraph
-from graphattn.models import Encoder, MultipleChoiceModel, SpanModel, best_spans
-from graphattn.patterns import Full
+from graphattn.models import best_spans
 
 PTR = torch.tensor([0, 5, 5, 12])
-SIZES = {'num_tokens': 20, 'max_length': 8, 'channels': 8, 'heads': 2, 'num_layers': 2}
-TOKENS = torch.arange(12)
 
 
 def spans_by_hand(logits, can_answer, begin, end, max_tokens):
@@ -37,47 +33,9 @@ def test_the_best_spans_have_the_highest_scores(num_best, max_tokens):
         assert [row[0] for row in found] == pytest.approx([row[0] for row in expected])
 
 
-def test_the_best_pair_is_found_if_each_logit_is_low():
-    """Token 0 has both of the highest logits, and no span joins them but its own."""
-    logits = torch.tensor([[9., -9.], [8., -9.], [7., 5.], [-9., 9.]])
-    spans = best_spans(logits, torch.tensor([0, 4]), torch.ones(4).bool(), num_best=1,
-                       max_tokens=2)
-    assert (spans.first.item(), spans.last.item()) == (2, 3)
-
-
-@pytest.mark.parametrize('ptr', [[0, 3, 5], [0, 0, 5], [0, 5, 5]])
-def test_missing_spans_have_valid_tokens(ptr):
-    spans = best_spans(torch.randn(5, 2), torch.tensor(ptr), torch.ones(5).bool())
-    is_missing = spans.score == -math.inf
-    assert is_missing.any()
-    for token in (spans.first[is_missing], spans.last[is_missing]):
-        assert 0 <= token.min() and token.max() < 5
-
-
 def test_no_sequences_have_no_spans():
     spans = best_spans(torch.zeros(0, 2), torch.tensor([0]), torch.zeros(0).bool(), num_best=3)
     assert spans.score.shape == spans.first.shape == (0, 3)
-
-
-@pytest.mark.parametrize('model, shape', [
-    (SpanModel(Encoder('SlidingWindow(1)', **SIZES)), (12, 2)),
-    (MultipleChoiceModel(Encoder('SlidingWindow(1)', **SIZES)), (2,)),
-    (MultipleChoiceModel(Encoder('SlidingWindow(1)', **SIZES), pooling='first'), (2,))])
-def test_a_given_graph_replaces_the_source(model, shape):
-    ptr = torch.tensor([0, 5, 12])
-    graph = BipartiteGraph.batch([Full().build(length) for length in (5, 7)])
-    logits, graphs = model(TOKENS, ptr, graph=graph, return_graphs=True)
-    assert logits.shape == shape and graphs[0] is graph
-    assert not torch.allclose(logits, model(TOKENS, ptr))
-
-
-def test_choices_are_the_selected_tokens():
-    torch.manual_seed(0)
-    model = MultipleChoiceModel(Encoder('Full', **SIZES)).eval()
-    ptr = torch.tensor([0, 5, 12])
-    assert torch.allclose(model(TOKENS, ptr), model(TOKENS, ptr, selected=torch.tensor([0, 5])))
-    logits = model(TOKENS, ptr, selected=torch.tensor([3, 6, 6]))
-    assert logits.shape == (3,) and logits[1] == logits[2] != logits[0]
 
 
 @pytest.mark.parametrize('wrong, error, match', [
@@ -92,11 +50,3 @@ def test_bad_spans_are_refused(wrong, error, match):
     given = dict(logits=torch.zeros(12, 2), ptr=PTR, can_answer=torch.ones(12).bool(), num_best=2)
     with pytest.raises(error, match=match):
         best_spans(**{**given, **wrong})
-
-
-def test_spans_may_be_longer_than_any_sequence():
-    logits, can_answer = torch.randn(PTR[-1], 2), torch.ones(PTR[-1]).bool()
-    spans = [best_spans(logits, PTR, can_answer, max_tokens=most) for most in (10**9, 100)]
-    for part, other in zip(*spans):
-        there = spans[0].score > -math.inf
-        assert torch.equal(part[there], other[there])

@@ -35,9 +35,3 @@ def test_the_choice_is_nearly_the_fastest(file):
             slow.append((*(row[name] for name in ('structure', 'tokens', 'density', 'heads',
                                                   'dtype', 'run')), chosen(row), round(ratio, 2)))
     assert slow == []
-
-
-def test_the_page_shows_every_machine():
-    assert atlas.FILES
-    for file in atlas.FILES:
-        assert atlas.section(file, atlas.read(file)) in atlas.PAGE.read_text()

@@ -44,39 +44,11 @@ def run(graph, loaded, poison=None, **options):
     return loaded[-1]
 
 
-def test_sparse_graphs_are_fused(loaded):
-    assert run(RandomKeys(2).build(20, seed=0), loaded) == 'numba'
-    assert run(RandomKeys(2).build(20, seed=0), loaded, gated=True) == 'numba'
-
-
-@pytest.mark.parametrize('n', [20, 256, 512])
-def test_graphs_that_lack_a_pair_are_fused(loaded, n):
-    """Masks take longer than they save."""
-    almost = RandomKeys(n - 1).build(n, seed=0)
-    assert run(almost, loaded) == 'numba'
-    with torch.no_grad():
-        assert run(almost, loaded) == 'numba'
-
-
-def test_a_bias_is_fused_at_every_density(loaded):
-    graph = Full().build(20)
-    bias = torch.zeros(graph.num_edges, dtype=torch.double, requires_grad=True)
-    assert run(graph, loaded, edge_bias=bias) == 'numba'
-    assert run(graph, loaded, edge_bias=bias.detach()) == 'numba'
-
-
 @pytest.mark.parametrize('graph', [RandomKeys(19).build(20, seed=0), Full().build(20)])
 def test_dropout_is_fused_at_every_density_with_and_without_gradients(loaded, graph):
     assert run(graph, loaded, dropout_p=0.1) == 'numba'
     with torch.no_grad():
         assert run(graph, loaded, dropout_p=0.1) == 'numba'
-
-
-def test_complete_graphs_are_dense(loaded):
-    assert run(Full().build(20), loaded) == 'sdpa'
-    with torch.no_grad():
-        assert run(Full().build(20), loaded) == 'sdpa'
-    assert run(Full().build(20), loaded, gated=True) == 'numba'
 
 
 def test_long_complete_graphs_are_dense_unless_their_edges_are_listed(loaded):
@@ -100,12 +72,6 @@ def test_short_sequences_of_many_lengths_are_fused(loaded, lengths, expected):
 def test_nan_never_goes_through_masked_dense_attention(loaded, poison):
     assert run(RandomKeys(19).build(20, seed=0), loaded, poison) == 'numba'
     assert run(Full().build(20), loaded, poison) == 'sdpa'
-
-
-def test_weights_come_from_a_backend_that_returns_them(loaded):
-    graph = Full().build(20)
-    name = run(graph, loaded, return_attention_weights=True)
-    assert ops.load(name).returns_weights
 
 
 WITHOUT_NUMBA = """

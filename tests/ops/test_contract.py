@@ -28,13 +28,6 @@ def backend(request) -> str:
     return skip_if_missing(request.param)
 
 
-@pytest.fixture
-def clean_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def leaves(graph: BipartiteGraph, edge_values: str = 'plain') -> dict[str, Tensor]:
     return {name: tensor.requires_grad_() for name, tensor in draw(graph, edge_values).items()}
 

@@ -25,53 +25,16 @@ from graphattn.ops.weights import schema as weight_operators
 from graphattn.patterns import SlidingWindow
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
-from tests.ops.test_backends import BACKENDS, skip_if_missing
+from tests.ops.numbers import CHANNELS, HEADS, assert_same, draw, with_grads
+from tests.pairwise import pairwise
 
-HEADS, CHANNELS, VALUE_CHANNELS, HOPS = 2, 20, 17, 3  # whole vectors of channels, and a remainder
+HOPS = 3
 SQUARE = [name for name in GRAPHS if GRAPHS[name]().is_square]
-EDGE_VALUES = {'plain': {}, 'shared': {'edge_bias': 1, 'edge_gate': 1},
-               'per_head': {'edge_bias': HEADS, 'edge_gate': HEADS}}
+FEW_VALUES = ['plain', 'shared', 'per_head']
 TELEPORTS = {'number': lambda n: 0.3, 'never': lambda n: 0., 'each_hop': lambda n: (0.1, 0., 0.6),
              'head': lambda n: torch.tensor([0.2, 0.7]).double(),
              'all': lambda n: torch.rand(HOPS, n, HEADS, dtype=torch.double,
                                          generator=torch.Generator().manual_seed(2))}
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request) -> str:
-    return skip_if_missing(request.param)
-
-
-@pytest.fixture(params=[name for name in BACKENDS if name != 'reference'])
-def fast_backend(request) -> str:
-    return skip_if_missing(request.param)
-
-
-@pytest.fixture
-def with_threads(monkeypatch):
-    """Divides even the smallest graph among so many threads."""
-    monkeypatch.setattr(schedule, 'GRAIN', 1)
-    before = torch.get_num_threads()
-
-    def run(num_threads, function):
-        torch.set_num_threads(num_threads)
-        return function()
-
-    yield run
-    torch.set_num_threads(before)
-
-
-def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, dtype: torch.dtype = torch.float64,
-         channels: int = CHANNELS, value_channels: int = VALUE_CHANNELS,
-         heads: int = HEADS) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = {'query': (graph.num_queries, heads, channels),
-              'key': (graph.num_keys, heads, channels),
-              'value': (graph.num_keys, heads, value_channels)}
-    shapes |= {name: (graph.num_edges, columns) if columns > 1 else (graph.num_edges,)
-               for name, columns in EDGE_VALUES[edge_values].items()}
-    return {name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-            .requires_grad_() for name, shape in shapes.items()}
 
 
 def diffuse(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'numba', *,
@@ -86,20 +49,6 @@ def diffuse_in_one(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: st
                    hops: float = HOPS, teleport=0.3, dropout_p: float = 0.) -> Tensor:
     return edge_attention(graph=graph, **{'teleport': teleport, **inputs}, hops=hops,
                           dropout_p=dropout_p, backend=backend)
-
-
-def with_grads(out: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    cotangent = torch.randn(out.shape, generator=torch.Generator().manual_seed(1),
-                            dtype=torch.float64).mul(2).round().to(out)
-    grads = torch.autograd.grad(out, list(inputs.values()), cotangent, allow_unused=True)
-    grads = [torch.zeros_like(leaf) if grad is None else grad
-             for grad, leaf in zip(grads, inputs.values())]
-    return {'out': out.detach(), **dict(zip(inputs, grads))}
-
-
-def assert_same(actual, expected, tolerance: float = 1e-11, check_dtype: bool = True) -> None:
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance,
-                               check_dtype=check_dtype)
 
 
 def dense_weights(graph: BipartiteGraph, alpha: Tensor) -> Tensor:
@@ -184,40 +133,6 @@ def test_reference_is_the_recursion_of_matrices(name, hops):
         z = 0.7 * attention @ z + 0.3 * start
     out = diffuse(graph, inputs, 'reference', hops=hops)
     assert_same(with_grads(out, inputs), with_grads(z.transpose(0, 1), inputs))
-
-
-def test_weights_are_those_of_attention(backend):
-    graph = GRAPHS['idle_tokens']()
-    inputs = draw(graph, 'per_head')
-    value = inputs.pop('value')
-    expected = edge_attention(graph=graph, value=value, **inputs, backend='reference',
-                              return_attention_weights=True)[1]
-    alpha = attention_weights(graph=graph, **inputs, backend=backend)
-    assert_same(with_grads(alpha, inputs), with_grads(expected, inputs))
-
-
-def test_weights_on_a_rectangular_graph(fast_backend):
-    graph = GRAPHS['ragged_rectangles']()
-    inputs = {name: tensor for name, tensor in draw(graph, 'shared').items() if name != 'value'}
-    results = [with_grads(attention_weights(graph=graph, **inputs, backend=name), inputs)
-               for name in (fast_backend, 'reference')]
-    assert_same(*results)
-
-
-@pytest.mark.parametrize('hops', [1, 7, math.inf])
-def test_diffusion_keeps_constant_values(backend, hops):
-    graph = GRAPHS['full']()
-    inputs = draw(graph) | {'value': torch.full((6, HEADS, 3), 2.5).double()}
-    out = diffuse(graph, inputs, backend, hops=hops, teleport=0.2)
-    assert_same(out, inputs['value'], 1e-13)
-
-
-@pytest.mark.parametrize('options', [dict(hops=0), dict(teleport=1.), dict(hops=0, teleport=0.),
-                                     dict(hops=math.inf, teleport=1)])
-def test_a_teleport_of_one_returns_the_values(backend, options):
-    graph = GRAPHS['square']()
-    inputs = draw(graph)
-    assert torch.equal(diffuse(graph, inputs, backend, **options), inputs['value'])
 
 
 @pytest.mark.parametrize('hops', [1, 4, math.inf])
@@ -328,13 +243,6 @@ def test_nan_leaves_the_limit_of_others_alone(teleport):
         assert_same(out[3:], expected['out'][3:], 1e-6 / teleport)
 
 
-def test_the_limit_keeps_one_hop_for_its_gradients():
-    graph = random_graph(50, 50, 0.2)
-    inputs = draw(graph)
-    assert saved_bytes(partial(diffuse, graph, inputs, hops=math.inf, teleport=0.01)) < \
-        saved_bytes(partial(diffuse, graph, inputs, hops=8, teleport=0.01))
-
-
 @pytest.mark.slow
 def test_weights_above_one_without_a_limit_are_refused():
     graph, value = cycle(4), torch.ones(4, 1, 1)
@@ -344,17 +252,11 @@ def test_weights_above_one_without_a_limit_are_refused():
                                 teleport=0.2)
 
 
-def test_the_limit_of_nan_is_nan():
-    value = torch.tensor([1., torch.nan, 1., 1.]).view(4, 1, 1)
-    out = attention_diffusion(torch.ones(4, 1), value, cycle(4), hops=math.inf, teleport=0.5)
-    assert out.isnan().any()
-
-
 # Gradients and precision #############################################################
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('edge_values', FEW_VALUES)
 @pytest.mark.parametrize('hops', [1, 3])
 def test_gradcheck(edge_values, hops, backend):
     graph = random_graph(5, 5, 0.5)
@@ -478,12 +380,6 @@ def test_nan_travels_no_further_than_the_hops(backend, teleport, poison):
 # Dropout, threads, memory ############################################################
 
 
-@pytest.fixture
-def restored_rng():
-    with torch.random.fork_rng(devices=[]):
-        yield
-
-
 def test_dropout_is_drawn_once_for_all_hops(backend, restored_rng):
     graph = GRAPHS['full']()
     inputs = draw(graph)
@@ -575,10 +471,8 @@ def test_bytes_saved_for_backward(hops, run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('edges_at_once', [1, 2**20])
-@pytest.mark.parametrize('teleport', TELEPORTS)
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
-@pytest.mark.parametrize('name', SQUARE)
+@pytest.mark.parametrize('name, edge_values, teleport, edges_at_once', pairwise(
+    SQUARE, FEW_VALUES, TELEPORTS, [1, 2**20]))
 def test_one_operator_equals_two(name, edge_values, teleport, edges_at_once, monkeypatch):
     graph = GRAPHS[name]()
     inputs = draw(graph, edge_values)
@@ -617,7 +511,7 @@ def test_two_operators_support_what_one_does_not(changes):
 
 
 @pytest.mark.parametrize('edges_at_once', [1, 2**20])
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('edge_values', FEW_VALUES)
 @pytest.mark.parametrize('name', ['square', 'idle_tokens', 'ragged_batch'])
 def test_dropout_in_one_operator(name, edge_values, edges_at_once, monkeypatch, restored_rng):
     monkeypatch.setattr(orders, 'EDGES_AT_ONCE', edges_at_once)
@@ -639,32 +533,12 @@ def test_dropout_in_one_operator(name, edge_values, edges_at_once, monkeypatch, 
     assert_same(with_grads(run(inputs), inputs), with_grads(expected, inputs))
 
 
-@pytest.mark.slow
-def test_dropout_in_one_operator_keeps_its_share(restored_rng):
-    graph, ones = GRAPHS['full'](), torch.ones(6, HEADS, 1)
-    inputs = {'query': ones, 'key': ones, 'value': torch.eye(6)[:, None].expand(6, HEADS, 6)}
-    drawn = torch.stack([diffuse_in_one(graph, inputs, hops=1, teleport=1e-9, dropout_p=0.25)
-                         for _ in range(400)])
-    kept = (drawn > 0.1).double().mean(dim=0)
-    assert kept.mean().item() == pytest.approx(0.75, abs=0.02)
-    assert kept.min() > 0.6 and kept.max() < 0.9
-
-
 def test_one_operator_in_half_precision():
     graph = GRAPHS['square']()
     inputs = draw(graph, 'per_head', dtype=torch.bfloat16)
     actual, expected = (with_grads(run(graph, inputs), inputs) for run in (diffuse_in_one, diffuse))
     assert actual['out'].dtype == torch.bfloat16
     assert_same(actual, expected, tolerance=0.02)
-
-
-def test_weights_of_diffusion_are_returned():
-    graph = GRAPHS['square']()
-    inputs = draw(graph)
-    out, alpha = edge_attention(graph=graph, **inputs, hops=2, teleport=0.1,
-                                return_attention_weights=True)
-    assert_same(out, edge_attention(graph=graph, **inputs, hops=2, teleport=0.1))
-    assert_same(alpha, attention_weights(inputs['query'], inputs['key'], graph))
 
 
 def test_inference_keeps_nothing_and_transposes_nothing():
@@ -698,7 +572,7 @@ def test_incoming_gradients_are_not_modified(learn_teleport):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
+@pytest.mark.parametrize('edge_values', FEW_VALUES)
 def test_operators_keep_torchs_rules(edge_values):
     graph = GRAPHS['square']()
     inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}
@@ -775,18 +649,3 @@ def call(**changes) -> Tensor:
 def test_refuses(changes, error, match):
     with pytest.raises(error, match=match):
         call(**changes)
-
-
-def test_the_unchanged_call_is_accepted():
-    assert call().shape == (12, HEADS, 3)
-
-
-@pytest.mark.parametrize('hops, time, error, match', [
-    (-1, 1., ValueError, "'hops' must not be negative"),
-    (2, 0., ValueError, "'time' must be positive and finite .got 0.0"),
-    (2, math.inf, ValueError, "'time' must be positive and finite"),
-    (2, '1', TypeError, "'time' must be a number .got str"),
-])
-def test_heat_teleport_refuses(hops, time, error, match):
-    with pytest.raises(error, match=match):
-        heat_teleport(hops, time)

@@ -63,16 +63,6 @@ def test_a_large_bias_that_all_edges_share_changes_nothing():
                 rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize('options, match', [
-    (dict(dropout_p=0.1), "'flex'.*dropout.*weights .got.*'auto'"),
-    (dict(return_attention_weights=True), "backend 'flex' .* weights"),
-    (dict(hops=2, teleport=0.1), "backend 'flex' .* weights")])
-def test_unsupported_options_are_refused(options, match):
-    graph = GRAPHS['square']()
-    with pytest.raises(ValueError, match=match):
-        edge_attention(graph=graph, **draw(graph), backend='flex', **options)
-
-
 # Tiles ###############################################################################
 
 
@@ -84,14 +74,6 @@ def test_tiles_are_found_once():
     assert graph.with_edge_prob(torch.rand(graph.num_edges)).block_mask is mask
     for other in (copy.deepcopy(graph), graph.transpose(), graph.with_self_loops()):
         assert other.block_mask is not mask
-
-
-def test_tiles_that_were_found_in_inference_mode_train():
-    graph = GRAPHS['ragged_batch']()
-    inputs = draw(graph)
-    with torch.inference_mode():
-        edge_attention(graph=graph, **inputs, backend='flex')
-    assert_same(train(graph, inputs, 'flex'), train(graph, inputs, 'reference'))
 
 
 # torch.compile #######################################################################

@@ -140,8 +140,3 @@ def test_arguments(make, error, match):
 def test_lengths_that_are_too_short(pattern, size, match):
     with pytest.raises(ValueError, match=match):
         pattern.build(*size, seed=0)
-
-
-def test_integers_of_numpy_become_plain_ones():
-    assert repr(SlidingWindow(np.int64(3))) == 'SlidingWindow(radius=3)'
-    assert repr(GlobalTokens((np.int32(3),))) == 'GlobalTokens(tokens=(3,))'

@@ -68,19 +68,3 @@ def by_rolling(height: int, width: int, window: int, shift: int) -> Tensor:
 def test_shifted_windows_are_those_of_a_rolled_image(shift):
     graph = ShiftedWindows(4, (12,), shift=shift and 4 - shift).build(96)
     assert torch.equal(graph.to_mask(), by_rolling(8, 12, 4, 4 - shift if shift else 0))
-
-
-def test_every_query_of_a_neighborhood_has_as_many_keys():
-    graph = Neighborhood((3, 5, 4), (9, 8), dilation=(2, 1, 2)).build(7 * 72)
-    assert (graph.in_degree() == 3 * 5 * 4).all()
-
-
-def test_frames_of_a_video_see_the_frames_before():
-    graph = Neighborhood((2, 3, 3), (4, 4), causal=(True, False, False)).build(3 * 16)
-    frames = graph.key // 16 - graph.query // 16
-    assert frames.unique().tolist() == [-1, 0]
-
-
-def test_one_value_for_all_axes_is_printed_once():
-    assert repr(Neighborhood((3, 3), [4])) == 'Neighborhood(window=3, inner=(4,))'
-    assert Neighborhood((3, 3), (4,)) == Neighborhood(3, [4])

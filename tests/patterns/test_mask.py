@@ -24,11 +24,6 @@ def test_files_give_back_what_was_written(tmp_path, layout):
     assert [file.name for file in path.parent.iterdir()] == ['masks.npz']
 
 
-def test_values_become_a_str():
-    mask = Mask(FreeLayout(2), torch.tensor([True, False, False, True]))
-    assert mask.values == '1001' and hash(mask) == hash(Mask(FreeLayout(2), '1001'))
-
-
 @pytest.mark.parametrize('name, masks, error, match', [
     ('masks.npy', [Mask(FreeLayout(1), '1')], ValueError, r"'path' must end.*.npz \(got '.*npy'"),
     ('masks.npz', [], ValueError, "'masks' must.*head, .*got 0 masks"),
@@ -83,16 +78,3 @@ def test_files_with_wrong_headers_are_refused(tmp_path, descr, shape, num_bytes,
     with pytest.raises(ValueError, match=match) as error:
         load_masks(path)
     assert str(path) in str(error.value)
-
-
-def test_files_that_are_no_archives(tmp_path):
-    path = tmp_path / 'masks.npz'
-    save_masks(path, [Mask(FreeLayout(9), '10' * 40 + '1')])
-    half = path.read_bytes()[:path.stat().st_size // 2]
-    np.save(tmp_path / 'array.npy', np.ones(3))
-    for content in (half, b'', b'no archive', (tmp_path / 'array.npy').read_bytes()):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match="'path' must be a file that save_masks wrote"):
-            load_masks(path)
-    with pytest.raises(FileNotFoundError, match="'path' must be an existing file .* does not"):
-        load_masks(tmp_path / 'other.npz')

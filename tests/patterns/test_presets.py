@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from itertools import combinations
 from statistics import mean
 
@@ -28,7 +26,6 @@ from graphattn.patterns import (
     register,
 )
 from graphattn.sources import PatternSource
-from tests.forked import peak_bytes
 
 SELF_LOOPS = SlidingWindow(0)
 
@@ -149,18 +146,6 @@ def global_tokens(graph):
     return (graph.in_degree() == graph.num_keys).nonzero().flatten()
 
 
-def test_blocks_and_tokens_are_equally_many():
-    by_token, by_block, spaced = (get('diffuser', **variant).build(1024, seed=0)
-                                  for variant in ({}, {'block': 16}, {'uniform': True}))
-    counts = [len(global_tokens(graph)) for graph in (by_token, by_block, spaced)]
-    assert counts == [64, 64, 64]
-    assert by_block.density() == pytest.approx(by_token.density(), rel=0.02)
-    assert spaced.density() == pytest.approx(by_token.density(), rel=0.02)
-    start = global_tokens(by_block)[::16]
-    assert torch.equal(start % 16, torch.zeros_like(start))
-    assert torch.equal(global_tokens(by_block), (start[:, None] + torch.arange(16)).flatten())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('block', [1, 8])
 def test_the_classifiers_token_is_among_the_global_ones(block):
@@ -181,20 +166,6 @@ def test_the_classifiers_token_is_among_the_global_ones(block):
 def test_density_of_diffuser_as_printed_is_of_other_settings():
     pattern = get('diffuser', window=128, num_global=96, num_random=96)
     assert density(pattern, 4096) == pytest.approx(11.2, abs=0.05)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
-def test_diffuser_of_32768_tokens_takes_memory_by_the_edge():
-    build = partial(get('diffuser').build, 32_768, seed=0)
-    num_edges = build().num_edges
-    assert 8.5e6 < num_edges < 9.75e6
-    # An edge is two int64, and 37 to 50 bytes are needed, by how many holes the heap has; the mask
-    # would be 115.
-    assert 16 < peak_bytes(build) / num_edges < 75
-
-
-# By name #############################################################################
 
 
 @pytest.mark.parametrize(('pattern', 'expected'), [
@@ -220,27 +191,7 @@ def test_get(pattern, expected):
     assert pattern == expected
 
 
-def test_a_window_wider_than_the_sequence_is_refused():
-    assert OverlappingBlocks(64).build(64).density() == 1
-    with pytest.raises(ValueError, match=r"'width' must.*63.*\(got 64\)"):
-        OverlappingBlocks(64).build(63)
-    with pytest.raises(ValueError, match=r"'width' must be at most 40.* \(got 64\)"):
-        get('diffuser', num_global=2, num_random=2).build(40, seed=0)
-
-
-def test_diffuser_refuses_sequences_shorter_than_its_global_tokens_and_diffuser_repo_takes_them():
-    with pytest.raises(ValueError, match=r"'tokens' must.*21.*\(got 64\)"):
-        get('diffuser', window=16).build(21, seed=0)
-    assert get('diffuser_repo').build(21, seed=0).density() == 1  # all within one window
-    with pytest.raises(ValueError, match=r"'length' must be at most 4096.* \(got 4097\)"):
-        get('diffuser_repo').build(4097, seed=0)
-
-
-@pytest.mark.parametrize('name', ['bigbird', 'diffuser'])
-def test_short_sequences_cropped_from_a_preset_have_every_edge(name):
-    pattern = get(name)
-    for length in (1, 3, pattern.min_tokens - 1):
-        assert pattern.build(length, seed=0, crop=True).density() == 1
+# By name #############################################################################
 
 
 @pytest.mark.parametrize(('name', 'parameters', 'error', 'match'), [

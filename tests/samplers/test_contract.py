@@ -16,8 +16,7 @@ from graphattn.graphs.segments import Segments
 from graphattn.ops.sample import reference
 from graphattn.ops.sample.chunks import chunks_of
 from graphattn.ops.sample.cpu.comparing import _is_short, compare
-from graphattn.ops.sample.cpu.thinning import _expected_edges, is_faster, may_be_faster
-from graphattn.ops.sample.inverse_cdf import draw_cells
+from graphattn.ops.sample.cpu.thinning import _expected_edges
 from graphattn.ops.sample.trials import sample_with_torch
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.samplers.some_rows import sample_rows
@@ -204,14 +203,6 @@ def test_cells_follow_the_distribution(sample, model):
     assert follows(*draw_many(sample, model))
 
 
-@pytest.mark.parametrize('num_threads', [1, 2, 4])
-@every_sampler
-def test_cells_follow_the_distribution_in_any_number_of_threads(sample, num_threads,
-                                                                restore_threads):
-    torch.set_num_threads(num_threads)
-    assert follows(*draw_many(sample, random_model(6, 5, 4), seed=num_threads))
-
-
 @pytest.mark.parametrize('num_shards', [1, 2, 4])
 @pytest.mark.parametrize('distribution, sampler', [('bernoulli', 'sample_bernoulli'),
                                                    ('poisson', 'sample_fastrg')])
@@ -308,22 +299,6 @@ def test_each_edge_is_drawn_once(sample):
     sample.skip_unless_it_serves(model)
     graph = sample(model, generator=torch.Generator().manual_seed(0)).validate()
     assert graph.num_edges == pytest.approx(600, abs=1)
-
-
-def test_fastrg_steps_over_cells_of_no_width():
-    cell_start = torch.tensor([0, 0, 1, 1, 2, 2])
-    first = torch.zeros(50, dtype=torch.long)
-    cell = draw_cells(cell_start, first, first + 5, torch.Generator().manual_seed(0))
-    assert set(cell.tolist()) == {1, 3}
-
-
-@pytest.mark.parametrize('sample', [WAYS['fastrg with torch'], WAYS['fastrg compiled']])
-def test_fastrg_takes_any_rate(sample):
-    rate = torch.tensor([[0.], [1e-6], [1.], [3.], [1e3]])
-    drawn, prob = draw_many(sample, FactorModel(rate, torch.eye(1), torch.ones(1, 1)),
-                            copies=300)
-    assert drawn[:, 4].all() and not drawn[:, :2].any()
-    assert drawn.mean(0)[2:4] == pytest.approx(prob[2:4].numpy(), abs=0.08)
 
 
 def test_fastrg_saturates_and_bernoulli_does_not():
@@ -428,12 +403,6 @@ def test_a_large_segment_is_drawn_in_several_chunks(method, num_heads):
     assert torch.equal(graph.to_mask(), model.expectation().bool())
 
 
-def test_more_edges_than_a_thread_asks_room_for():
-    ones = torch.ones(2100, 1)
-    graph = sample_bernoulli(FactorModel(ones, torch.eye(1), ones), method='compare').validate()
-    assert graph.num_edges == 2100**2
-
-
 def test_keys_beyond_two_bytes():
     model = FactorModel(torch.ones(2, 1), torch.eye(1), (torch.arange(70_000) % 2)[:, None].float())
     for method in ('compare', 'torch'):
@@ -456,13 +425,6 @@ def test_no_edge_is_possible(sample, num_queries, num_keys, mixing):
 
 
 @every_sampler
-def test_no_segment_is_an_empty_graph(sample):
-    ptr = torch.tensor([0])
-    model = FactorModel(torch.ones(0, 2), torch.ones(3, 2, 2), torch.ones(0, 2), query_ptr=ptr)
-    assert sample(model).num_segments == 0
-
-
-@every_sampler
 def test_the_graph_has_the_segments_of_the_model_and_no_edge_prob(sample):
     model = ragged_model()
     graph = sample(model)
@@ -479,17 +441,6 @@ def test_half_precision_is_read_exactly(sample, dtype):
     graphs = [sample(FactorModel(*factors), generator=torch.Generator().manual_seed(0))
               for factors in (halves, [factor.float() for factor in halves])]
     assert graphs[0] == graphs[1]
-
-
-@every_sampler
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_half_memberships_go_with_float_mixing(sample, dtype):
-    """A softmax under autocast gives such memberships."""
-    model = random_model(60, 60, 16, density=0.1)
-    halves = model.query_factor.to(dtype), model.mixing, model.key_factor.to(dtype)
-    graphs = [sample(FactorModel(*factors), generator=torch.Generator().manual_seed(0))
-              for factors in (halves, [factor.float() for factor in halves])]
-    assert graphs[0] == graphs[1] and graphs[0].num_edges > 200
 
 
 @pytest.mark.slow
@@ -550,19 +501,6 @@ def test_the_graph_does_not_depend_on_threads(sample, restore_threads):
     assert graphs[0] == graphs[1] == graphs[2]
 
 
-@pytest.mark.slow
-def test_a_dense_graph_does_not_depend_on_threads(restore_threads):
-    """Though a thread takes whatever rows are next."""
-    model = random_model(1100, 1000, 64, num_heads=2, density=0.25)
-    graphs = []
-    for num_threads in (1, 2, 3):
-        torch.set_num_threads(num_threads)
-        graphs.append(sample_bernoulli(model, generator=torch.Generator().manual_seed(0),
-                                       method='compare').validate())
-    assert graphs[0] == graphs[1] == graphs[2]
-    assert graphs[0].density() == pytest.approx(0.25, rel=0.05)
-
-
 @pytest.mark.parametrize('method', ['compare', 'thin', 'torch'])
 @pytest.mark.parametrize('num_threads', [1, 2])
 def test_inference_mode_changes_no_result(method, num_threads, restore_threads):
@@ -619,16 +557,6 @@ def method_taken(model):
     return 'thin'
 
 
-@pytest.mark.parametrize('density, method', [
-    (0.01, 'thin'), (0.05, 'thin'), (0.15, 'compare'), (0.3, 'compare')])
-def test_expected_edges_choose_the_method(density, method):
-    assert method_taken(random_model(300, 400, 4, density=density)) == method
-
-
-def test_tables_are_not_filled_for_few_draws():
-    assert method_taken(random_model(8, 400, 16, density=0.01)) == 'compare'
-
-
 def test_a_pair_that_may_be_certain_is_compared():
     query_factor = torch.full((300, 2), 0.001)
     model = FactorModel(query_factor, torch.eye(2), torch.ones(400, 2))
@@ -657,13 +585,6 @@ def test_a_method_is_known_or_refused(sample, methods):
                                          r"'torch'\?\)") as error:
         sample(MODEL, method='troch')
     assert str(methods) in str(error.value)
-
-
-@pytest.mark.parametrize('way', [way for way in WAYS.values() if way.method != 'torch'])
-def test_compiled_methods_refuse_other_devices(way, monkeypatch):
-    monkeypatch.setattr(FactorModel, 'device', torch.device('mps'))
-    with pytest.raises(ValueError, match=rf"'method' must be .* mps \(got '{way.method}'"):
-        way(MODEL)
 
 
 def test_thinning_evens_out_over_many_keys():
@@ -828,11 +749,3 @@ def test_fastrg_refuses_more_draws_than_memory_holds(sample):
     model = FactorModel(torch.full((3, 1), 1e20), torch.eye(1), torch.ones(3, 1))
     with pytest.raises(ValueError, match=r"'model' must.*got 9e\+20"):
         sample(model)
-
-
-@pytest.mark.parametrize('draws', [0., 1e-3, 50., np.nan])
-@pytest.mark.parametrize('table_entries', [0, 399, 400, 401, 10**6])
-def test_sizes_that_rule_thinning_out_rule_it_out_at_any_rates(table_entries, draws):
-    """A tenth of 1,000 pairs is as much work as 400 entries of tables."""
-    is_chosen = is_faster(np.full(1, .01), np.full(1, draws), table_entries, 1000)
-    assert is_chosen <= may_be_faster(table_entries, 1000) == (table_entries < 400)

@@ -5,8 +5,6 @@ import threading
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd import forward_ad
 
 from graphattn.samplers import FactorModel
 
@@ -142,12 +140,6 @@ def test_copies_are_models_without_gradients(duplicate, used):
     assert model.mixed_query().requires_grad and not other.mixed_query().requires_grad
 
 
-def test_a_copy_of_a_square_model_shares_its_segments():
-    assert MODELS['square'].segments.query_ptr is MODELS['square'].segments.key_ptr
-    other = copy.deepcopy(MODELS['square'])
-    assert other.segments.query_ptr is other.segments.key_ptr
-
-
 def test_unpickled_models_are_validated():
     model = random_model()
     state = model.__getstate__() | {'mixing': -model.mixing}
@@ -177,17 +169,6 @@ def test_torch_func_derives_as_autograd_does(method, used):
                             for factor, tangent in zip(factors, tangents))) for sign in (1, -1))
     assert value == loss(*factors)
     torch.testing.assert_close(slope, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-6)
-
-
-def test_forward_derivatives_of_a_model_that_was_used():
-    given = random_model(6, 5)
-    tangent = torch.rand_like(given.mixing)
-    with forward_ad.dual_level():
-        mixing = forward_ad.make_dual(given.mixing, tangent)
-        model = FactorModel(given.query_factor, mixing, given.key_factor)
-        for _ in range(2):
-            derivative = forward_ad.unpack_dual(model.mixed_query()).tangent
-            torch.testing.assert_close(derivative, given.query_factor @ tangent)
 
 
 @pytest.mark.slow
@@ -245,42 +226,6 @@ def test_factors_may_differ_in_dtype(dtypes, expected):
     assert torch.equal(model.expected_edges(), wide.expected_edges())
     grads = torch.autograd.grad(model.expectation().sum(), factors)
     assert tuple(grad.dtype for grad in grads) == dtypes
-
-
-def test_values_are_read_once(monkeypatch):
-    """On a GPU each look waits for all that was asked for before. (Segments count their pairs at
-    once, by ``int``, on a CPU alone.)"""
-    looks = []
-    for name in ('item', 'tolist', '__bool__', '__float__'):
-        look = getattr(torch.Tensor, name)
-        monkeypatch.setattr(torch.Tensor, name, lambda tensor, look=look, name=name: (
-            looks.append(name), look(tensor))[1])
-    FactorModel(ONES, SQUARE, ONES)
-    assert looks == ['tolist']
-
-
-def test_meta_tensors_are_accepted():
-    with FakeTensorMode():
-        model = FactorModel(torch.ones(4, 2), torch.ones(2, 2), torch.ones(4, 2))
-        assert model.mixed_query().shape == (4, 2)
-
-
-def test_default_segments():
-    assert MODELS['one segment'].query_ptr.tolist() == [0, 7]
-    assert MODELS['one segment'].key_ptr.tolist() == [0, 5]
-    assert MODELS['a segment for each head'].query_ptr.tolist() == [0, 7, 14, 21]
-    assert MODELS['a segment for each head'].key_ptr.tolist() == [0, 5, 10, 15]
-    square = random_model(7, 7, query_ptr=PTR['query_ptr'])
-    assert torch.equal(square.key_ptr, square.query_ptr)
-
-
-@pytest.mark.parametrize('name, text', [
-    ('one segment', 'FactorModel(num_queries=7, num_keys=5, num_clusters=3)'),
-    ('segments and heads', 'FactorModel(num_queries=14, num_keys=10, num_clusters=3, num_heads=2, '
-                         'num_segments=4, exploration=0.01)'),
-])
-def test_repr(name, text):
-    assert repr(MODELS[name]) == text
 
 
 BAD_INPUT = {

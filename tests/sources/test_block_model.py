@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 import torch
-from torch.utils import _pytree
 
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, edge_probability
@@ -135,37 +134,6 @@ def test_unread_probabilities_are_not_computed(monkeypatch):
     torch.testing.assert_close(torch.autograd.grad(term, source.centroid), unread)
     unread = source(*inputs(), PTR)
     assert unread.select_edges(torch.arange(unread.num_edges) < 5).edge_prob.shape == (5,)
-
-
-def test_a_sampled_graph_is_a_pytree_of_its_tensors():
-    graph = BlockModelSource(heads=2, head_channels=16)(*inputs(nodes=9), torch.tensor([0, 4, 9]))
-    parts, tree = _pytree.tree_flatten(graph)
-    assert any(part is graph.edge_prob for part in parts)
-    assert _pytree.tree_unflatten(parts, tree) == graph
-
-
-@pytest.mark.parametrize('is_training', [True, False])
-def test_a_small_model_skips_repeated_checks_bounds_and_threads(monkeypatch, is_training):
-    source = BlockModelSource(heads=2, head_channels=16, fixed=SlidingWindow(0)).train(is_training)
-    x, ptr = inputs(nodes=60), torch.tensor([0, 25, 60])
-    expected = source(*x, ptr, generator=torch.Generator().manual_seed(0))
-
-    def unwanted(*args, **kwargs):
-        raise AssertionError(args)
-
-    for name in ('factor_model.check_factors', 'factor_model.check_segments_of_heads',
-                 'factor_model.check_finite_and_not_negative', 'cpu.thinning.Thinning',
-                 'cpu.comparing.run_calls', 'cpu.comparing._Comparison'):
-        monkeypatch.setattr(f'graphattn.ops.sample.{name}', unwanted)
-    assert source(*x, ptr, generator=torch.Generator().manual_seed(0)) == expected
-
-
-def test_tokens_that_are_not_finite_are_refused():
-    source = BlockModelSource(heads=2, head_channels=16)
-    query, key = inputs(nodes=4)
-    key[2, 1, 3] = torch.nan
-    with pytest.raises(ValueError, match="'key_factor' must be finite and not negative .*nan"):
-        source(query, key, torch.tensor([0, 4]))
 
 
 @pytest.mark.parametrize('preset', ['paper', 'repo'])

@@ -7,12 +7,9 @@ import copy
 import pytest
 import torch
 
-from graphattn.functional import edge_attention
 from graphattn.graphs import pairs
-from graphattn.layers import fold_heads
-from graphattn.patterns import GlobalTokens, SlidingWindow
-from graphattn.sources import ClusterKeys, ContentClusterSource, HeadClusters, as_source
-from graphattn.sources.head_clusters import read_clusters
+from graphattn.patterns import SlidingWindow
+from graphattn.sources import ClusterKeys, ContentClusterSource, HeadClusters
 from tests.clusters import cluster_source, mask_by_hand, random_clusters
 
 PTR = torch.tensor([0, 30, 30, 31, 90])
@@ -51,28 +48,6 @@ def test_half_precision_of_the_source_itself_and_autocast():
         assert source(query, key, PTR) == expected
     rounded = copy.deepcopy(source).bfloat16()
     assert torch.equal(rounded(query, key, PTR).to_mask(), mask_by_hand(rounded, query, key, PTR))
-
-
-@pytest.mark.slow
-def test_attention_along_them_is_that_of_the_mask():
-    query, key = tokens(90), tokens(90, seed=1)
-    source = cluster_source(HEADS, CHANNELS)
-    graph = source(query, key, PTR)
-    along = edge_attention(*map(fold_heads, (query, key, key)), graph)
-    weight = query.transpose(0, 1) @ key.permute(1, 2, 0) * CHANNELS**-.5
-    blocks = mask_by_hand(source, query, key, PTR).view(HEADS, 90, HEADS, 90)
-    mask = torch.stack([blocks[head, :, head] for head in range(HEADS)])
-    dense = weight.masked_fill(~mask, -torch.inf).softmax(2) @ key.transpose(0, 1)
-    torch.testing.assert_close(along.view(HEADS, 90, -1), dense, rtol=1e-4, atol=1e-5)
-
-
-def test_clusters_are_written_as_they_are_read():
-    for text in ('8 keys of 32 clusters', '4 keys of 2 clusters | GlobalTokens(tokens=1)'):
-        assert repr(read_clusters(text)) == text
-    name = read_clusters(' 8 keys of 32 clusters|GlobalTokens(1)')
-    assert name == ClusterKeys(8, 32, GlobalTokens(1))
-    assert read_clusters('SlidingWindow(3)') is None
-    assert as_source(random_clusters(4)).names == (ClusterKeys(3, 5),)
 
 
 def test_a_source_has_the_patterns_that_it_was_given():

@@ -11,7 +11,6 @@ from scipy import integrate, special, stats
 
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, pair_attention
-from graphattn.graphs.pair_layout import DiagonalLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import fold_heads, unfold_heads
 from graphattn.patterns import Mask
@@ -73,12 +72,6 @@ def test_half_precision_draws_what_single_precision_does(dtype):
                      for kind in (torch.float, dtype)]
     assert values.dtype == dtype and torch.equal(values.float(), exact)
     assert stats.binomtest(int(values.sum()), values.numel(), special.expit(-7.)).pvalue > 1e-4
-
-
-def test_values_of_a_draw_are_independent():
-    values = draw(replicas(20_000), torch.Generator().manual_seed(0)).values.detach()
-    correlation = torch.corrcoef(values.t())
-    assert float((correlation - torch.eye(4)).abs().max()) < 5 / 20_000**0.5
 
 
 def test_two_gumbel_noises_are_one_logistic_noise():
@@ -221,13 +214,6 @@ def test_evaluation_thresholds_the_current_logits(mode):
         assert PatternSource(source.freeze())(tokens, tokens, PTR) == expected
 
 
-def test_evaluation_does_not_change_the_source():
-    source = LearnedMaskSource(2, 8)
-    names = set(source.state_dict())
-    draw(source.eval())
-    assert set(source.state_dict()) == names == {'logit'}
-
-
 @pytest.mark.slow
 def test_probability_is_the_relative_frequency_of_samples():
     source = LearnedMaskSource(1, 5, init_std=1.)
@@ -292,48 +278,6 @@ def test_frozen_masks_equal_dense_masks(backend):
                                [mask.build(8).to_mask() for mask in masks])
     torch.testing.assert_close(unfold_heads(out, 2).double(), expected, atol=1e-5, rtol=0)
     assert bool((expected == 0).all(-1).any())  # some rows are empty
-
-
-def test_heads_only_share_the_layout():
-    source = LearnedMaskSource(2, 6)
-    with torch.no_grad():
-        source.logit[0], source.logit[1] = 100., -100.
-    full, empty = dense(source, 6)
-    assert bool(full.all()) and not empty[1:-1, 1:-1].any()
-
-
-def test_initial_probabilities_are_about_one_half():
-    torch.manual_seed(0)
-    source = LearnedMaskSource(12, 128, mode='soft')
-    assert float(source.logit.detach().std()) == pytest.approx(1e-3, rel=0.05)
-    assert draw(source).density() == pytest.approx(0.5, abs=1e-4)
-
-
-@pytest.mark.parametrize('options, match', [
-    (dict(size=2), "'size' must be at least 3 with a border"),
-    (dict(size=0, mode='soft'), "'size' must be at least 1"),
-])
-def test_bad_options(options, match):
-    with pytest.raises(ValueError, match=match):
-        LearnedMaskSource(**{'heads': 2, 'size': 8, **options})
-
-
-@pytest.mark.parametrize('arguments, error, match', [
-    (('best',), ValueError, "'how' must be 'threshold', 'sample' or 'top-k' .got 'best'"),
-    (('top-k',), ValueError, "'sparsity' must.*given.*how='top-k'.*got"),
-    (('threshold', 0.5), ValueError, "'sparsity' must.*given.*how='top-k'.*got"),
-    (('top-k', 1.5), ValueError, r"'sparsity' must be in \[0, 1\] \(got 1.5\)"),
-    (('top-k', '1'), TypeError, "'sparsity' must be a number"),
-])
-def test_bad_arguments_of_freeze(arguments, error, match):
-    with pytest.raises(error, match=match):
-        LearnedMaskSource(2, 8).freeze(*arguments)
-
-
-def test_a_structured_mask_of_many_tokens_is_frozen_in_its_edges():
-    mask, = LearnedMaskSource(1, 20_000, init_std=1.).freeze('top-k', 1 - 6e-4)
-    assert mask.layout == DiagonalLayout(20_000)
-    assert 20_000**2 * 5e-4 < mask.build(20_000).num_edges <= 20_000**2 * 6e-4
 
 
 def test_soft_masks_that_are_on_are_plain_attention():

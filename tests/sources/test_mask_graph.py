@@ -96,15 +96,6 @@ def test_every_backend_passes_the_gradient_on(backend, alpha):
     torch.testing.assert_close(*results)
 
 
-def test_sequences_longer_than_the_diagonals():
-    source = LearnedMaskSource(2, 5, init_std=1.).double()
-    x, ptr = tokens(), torch.tensor([0, 20, 32])
-    graph = source(x[0], x[1], ptr)
-    results = [gradients(out, x, source, graph)
-               for out in (along_edges(x, graph, source), dense_form(x, ptr, graph, 10.))]
-    torch.testing.assert_close(*results)
-
-
 @pytest.mark.parametrize('hops', [1, 3])
 def test_a_layer_learns_the_same_mask_as_in_the_dense_form(hops):
     torch.manual_seed(0)
@@ -129,26 +120,6 @@ def random_graph(layout: PairLayout, ptr: Tensor = PTR, heads: int = 3, **option
     generator = torch.Generator().manual_seed(0)
     values = torch.rand(heads, layout.num_values, dtype=torch.double, generator=generator).round()
     return MaskGraph(values.requires_grad_(), layout, ptr, **options)
-
-
-@pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
-def test_edges_are_the_pairs_that_are_on(layout):
-    ptr = torch.tensor([0, 2, 2, 7, 10, 11, 17])[:6 if layout.max_length else None]
-    ptr = ptr if layout.max_length is None else ptr.clamp(max=11)
-    graph = random_graph(layout, ptr, logit_drop=7.).validate()
-    lengths = ptr.diff().tolist()
-    masks = [dense_mask(graph.values.detach(), layout, length) for length in lengths]
-    assert graph == BipartiteGraph.batch([BipartiteGraph.from_mask(mask[head] == 1)
-                                          for head in range(3) for mask in masks])
-    weight = torch.randn(graph.num_edges, dtype=torch.double)
-    assert not graph.edge_bias.any()
-    gradient, = torch.autograd.grad(graph.edge_bias @ weight, graph.values)
-    pieces = iter(weight.split(graph.edges_per_segment().tolist()))
-    expected = torch.zeros(3, layout.num_values + 2, dtype=torch.double)
-    for head in range(3):
-        for length, mask in zip(lengths, masks):
-            expected[head].index_add_(0, layout.index(length)[mask[head] == 1], 7. * next(pieces))
-    torch.testing.assert_close(gradient, expected[:, :-2])
 
 
 @pytest.mark.parametrize('layout', LAYOUTS, ids=repr)
@@ -177,13 +148,6 @@ def test_structured_masks_never_visit_all_pairs(monkeypatch):
     source.freeze('sample')[0].build(num_tokens)
 
 
-def test_no_bias_without_a_gradient():
-    source = LearnedMaskSource(2, 9)
-    with torch.no_grad():
-        graph = source(*tokens()[:2], PTR)
-    assert graph.edge_bias is None and source.logit_terms(graph) == {}
-
-
 def test_copies_have_the_values_without_their_gradient():
     graph = random_graph(FreeLayout(9))
     for other in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
@@ -191,13 +155,6 @@ def test_copies_have_the_values_without_their_gradient():
         assert other.norm() == graph.norm() and not other.norm().requires_grad
     for plain in (graph.with_edge_prob(None), graph | graph, graph.transpose()):
         assert type(plain) is BipartiteGraph
-
-
-def test_gradients_of_half_precision_values_are_summed_in_float32():
-    layout, ones = DiagonalLayout(300, border=False), torch.ones(1, 300, dtype=torch.bfloat16)
-    graph = MaskGraph(ones.requires_grad_(), layout, torch.tensor([0, 300]), logit_drop=1.)
-    gradient, = torch.autograd.grad(graph.edge_bias.sum(), graph.values)
-    assert float(gradient[0, 0]) == 300.
 
 
 @pytest.mark.parametrize('values, options, error, match', [

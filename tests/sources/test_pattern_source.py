@@ -5,20 +5,13 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.graphs.cache import GRAPHS
 from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.layers import fold_heads
-from graphattn.models import Encoder
-from graphattn.patterns import GlobalTokens, Mask, Pattern, RandomKeys, SlidingWindow, save_masks
+from graphattn.patterns import Mask, Pattern, RandomKeys, SlidingWindow, save_masks
 from graphattn.sources import PatternSource, pattern_source
 
 PTR = torch.tensor([0, 6, 12, 15])
 TOKENS = torch.randn(15, 1, 2)
-
-
-def test_each_sequence_gets_the_pattern_of_its_length():
-    graph = PatternSource(SlidingWindow(1))(TOKENS, TOKENS, PTR)
-    assert graph == BipartiteGraph.batch([SlidingWindow(1).build(n) for n in (6, 6, 3)])
 
 
 @pytest.mark.parametrize('seed', [3, None])
@@ -29,11 +22,6 @@ def test_a_short_sequence_gets_the_graph_of_a_longer_one_cropped(seed):
     assert graph == BipartiteGraph.batch([
         pattern.build(n, seed=again if seed is None else seed, crop=True) for n in (6, 6, 3)])
     assert 0 < graph.in_degree()[12:].max() < 4
-
-
-def test_a_sequence_longer_than_a_mask_is_an_error():
-    with pytest.raises(ValueError, match="'length' must.*tokens.*mask.*got 6"):
-        PatternSource(Mask(FreeLayout(2), '1001'))(TOKENS, TOKENS, PTR)
 
 
 def test_a_seeded_random_pattern_is_one_graph_per_length():
@@ -49,33 +37,6 @@ def test_an_unseeded_random_pattern_is_drawn_in_every_call():
     first, again = source(TOKENS, TOKENS, PTR), source(TOKENS, TOKENS, PTR)
     assert first != again
     assert not torch.equal(first.to_mask()[:6, :6], first.to_mask()[6:12, 6:12])
-
-
-@pytest.mark.parametrize('pattern', [3, [3], None])
-def test_needs_a_pattern(pattern):
-    with pytest.raises(TypeError, match="'pattern' must be a Pattern or a str, or one for each"):
-        PatternSource(pattern)
-
-
-def test_a_pattern_may_be_an_expression():
-    assert PatternSource('SlidingWindow(1) | GlobalTokens(2)').patterns == (
-        SlidingWindow(1) | GlobalTokens(2),)
-
-
-@pytest.mark.parametrize('pattern', ['full', ['Full', 'full']])
-def test_a_bad_expression_is_reported_as_the_argument_pattern(pattern):
-    with pytest.raises(ValueError, match="'pattern' cannot be read: .* .got 'full'.; did you mean"):
-        PatternSource(pattern)
-
-
-def test_each_head_may_have_a_pattern():
-    source = PatternSource([SlidingWindow(1), 'GlobalTokens(2)'])
-    tokens = torch.randn(15, 2, 2)
-    assert source(tokens, tokens, PTR) == BipartiteGraph.batch(
-        [pattern.build(n) for pattern in (SlidingWindow(1), GlobalTokens(2)) for n in (6, 6, 3)])
-    assert source.per_head and 'Sliding' not in repr(source)
-    with pytest.raises(ValueError, match="'pattern' must.*empty"):
-        PatternSource([])
 
 
 @pytest.mark.parametrize('seed', [3, None])
@@ -103,13 +64,6 @@ def test_masks_may_come_from_a_file(tmp_path):
         PatternSource('missing.npz')
     with pytest.raises(ValueError, match="'query'.*2.*source"):
         source(TOKENS, TOKENS, PTR)
-
-
-def test_keys_must_be_of_the_same_tokens():
-    with pytest.raises(ValueError, match=r"'key' must.*15.*\(got 11\)"):
-        PatternSource(SlidingWindow(1))(TOKENS, TOKENS[:11], PTR)
-    with pytest.raises(ValueError, match=r"'query' must have shape \[num_tokens, 1, head_ch"):
-        PatternSource([SlidingWindow(1)])(TOKENS[:, 0], TOKENS[:, 0], PTR)
 
 
 class Plain(Pattern):
@@ -160,15 +114,6 @@ def test_sources_of_one_pattern_share_a_graph_and_others_do_not():
     assert graph(SlidingWindow(2)) != PatternSource(SlidingWindow(2))(TOKENS, TOKENS, longer)
 
 
-def test_six_layers_of_one_pattern_hold_one_graph():
-    encoder = Encoder(PatternSource(RandomKeys(2)), num_tokens=9, max_length=8, channels=8,
-                      heads=2, num_layers=6)
-    tokens = torch.randint(9, (15,))
-    _, graphs = encoder(tokens, PTR, return_graphs=True)
-    assert len(graphs) == 6 and all(graph is graphs[0] for graph in graphs)
-    assert encoder(tokens, PTR, return_graphs=True)[1][0] is graphs[0]
-
-
 def as_attention(source):
     """Attention written by hand, along the graph that ``source`` gives."""
     def attend(x, ptr):
@@ -200,37 +145,6 @@ def test_compiles_without_graph_breaks(pattern):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('seed', [-5, 2**63, 2**64 - 1])
-def test_compiles_without_graph_breaks_with_any_seed(seed):
-    torch.compiler.reset()
-    attend, x = as_attention(PatternSource(['RandomKeys(2)'] * 2, seed)), torch.randn(15, 2, 4)
-    compiled = torch.compile(attend, fullgraph=True, backend='aot_eager')
-    for actual, expected in zip(compiled(x, PTR), attend(x, PTR)):
-        torch.testing.assert_close(actual, expected)
-
-
-@pytest.mark.slow
-def test_compiled_code_refuses_a_ptr_of_other_tokens():
-    torch.compiler.reset()
-    source = PatternSource(SlidingWindow(1))
-    compiled = torch.compile(lambda x, ptr: source(x, x, ptr).in_degree(), backend='eager')
-    with pytest.raises(ValueError, match="'ptr' must rise from 0 to 15"):
-        compiled(TOKENS, torch.tensor([0, 6, 14]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('make', [
-    lambda: PatternSource(RandomKeys(2), seed=None), lambda: PatternSource(Plain(1)),
-    lambda: PatternSource(Mask(FreeLayout(50), '1' * 2500))])
-def test_a_pattern_without_an_expression_is_a_graph_break(make):
-    torch.compiler.reset()
-    source = make()
-    compiled = torch.compile(lambda x, ptr: source(x, x, ptr).in_degree() + 1, backend='eager')
-    graph = source(TOKENS, TOKENS, PTR, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(compiled(TOKENS, PTR), graph.in_degree() + 1)
-
-
-@pytest.mark.slow
 def test_the_operator_passes_opcheck():
     patterns = ['SlidingWindow(radius=1)', 'RandomKeys(count=2)']
     torch.library.opcheck(pattern_source.pattern_rows, (PTR, 15, patterns, 3))
@@ -253,14 +167,6 @@ def test_exports_for_any_number_of_tokens_and_sequences(strict):
     exported = torch.export.export(module, (TOKENS, PTR), dynamic_shapes=shapes, strict=strict)
     x, ptr = torch.randn(30, 1, 2), torch.tensor([0, 8, 8, 20, 30])
     assert torch.equal(exported.module()(x, ptr), module(x, ptr))
-
-
-@pytest.mark.parametrize('seed', [0, None])
-def test_the_default_device_does_not_matter(seed):
-    GRAPHS.clear()
-    with torch.device('meta'):  # a pattern that was built there would have no edges
-        graph = PatternSource(RandomKeys(2), seed)(TOKENS, TOKENS, PTR)
-    assert graph.device == TOKENS.device and graph.in_degree().tolist() == [2] * 15
 
 
 def test_the_rows_of_a_cached_graph_are_not_modified():

@@ -9,7 +9,7 @@ from torch_geometric.nn import GCNConv, GPSConv
 
 from graphattn import BipartiteGraph
 from graphattn.layers import GraphAttention, GraphGPSConv, GraphTransformerConv
-from graphattn.patterns import Full, RandomKeys, SlidingWindow, get
+from graphattn.patterns import Full, get
 from graphattn.sources import (
     BlockModelSource,
     LearnedMaskSource,
@@ -41,39 +41,10 @@ def test_has_the_edges_of_the_pattern_and_of_the_data(edges, pattern):
     assert graph == source(TOKENS, TOKENS, PTR) | structure()
 
 
-@pytest.mark.parametrize('form', [torch.clone, adjacency,
-                                  lambda edges: adjacency(edges).coalesce()])
-def test_repeated_edges_are_merged_without_changing_the_input(form):
-    edges = form(torch.cat([EDGES, EDGES[:, :2]], dim=1))
-    is_coalesced = edges.is_sparse and edges.is_coalesced()
-    source = PatternSource('SlidingWindow(0)')
-    assert (source | edges)(TOKENS, TOKENS, PTR) == source(TOKENS, TOKENS, PTR) | structure()
-    assert not edges.is_sparse or edges.is_coalesced() == is_coalesced
-
-
-def test_heads_with_their_own_patterns_share_the_structure():
-    source = PatternSource([SlidingWindow(1), RandomKeys(1)])
-    graph = (source | EDGES)(TOKENS, TOKENS, PTR)
-    assert graph == source(TOKENS, TOKENS, PTR) | BipartiteGraph.batch([structure()] * 2)
-
-
-def test_edges_are_joined_once_for_all_layers():
-    source = PatternSource('SlidingWindow(1)') | EDGES
-    assert source(TOKENS, TOKENS, PTR) is source(TOKENS, TOKENS, PTR)
-    others = torch.tensor([[0], [3]])
-    graph = (PatternSource('SlidingWindow(1)') | others)(TOKENS, TOKENS, PTR)
-    assert graph.num_edges == source(TOKENS, TOKENS, PTR).num_edges - 1
-
-
 def test_exphormer_is_an_expander_and_virtual_nodes():
     pattern = get('exphormer', degree=3, num_virtual=2)
     assert repr(pattern) == 'GlobalTokens(tokens=2) | RandomRegular(degree=3)'
     assert (pattern.build(30, seed=0).in_degree()[2:] >= 3).all()
-
-
-def test_an_edge_between_two_graphs_is_refused():
-    with pytest.raises(ValueError, match='key 0 of segment 0 to query 5 of segment 2'):
-        (PatternSource(Full()) | torch.tensor([[0], [5]]))(TOKENS, TOKENS, PTR)
 
 
 def test_bad_edges_and_sampled_patterns_are_refused():

@@ -19,7 +19,7 @@ RUN_HERE = [name for name, adapter in adapters().items() if adapter.device == 'c
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('name', RUN_HERE)
 def test_a_kernel_is_right_but_for_its_limits(name, monkeypatch):
-    monkeypatch.setattr(run, 'SHRINKING', 0.1)
+    monkeypatch.setattr(run, 'SHRINKING', 0.01)
     adapter = adapters()[name]
     pytest.importorskip(adapter.package, reason=f'{name} needs {adapter.package}')
     checks = ['graphs', 'half precision', 'grouped queries', *adapter.supports.limits]

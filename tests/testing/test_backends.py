@@ -47,7 +47,8 @@ def test_weights_that_are_returned_give_the_output():
         assert weight.shape == (graph.num_edges, query.size(1))
         return out
 
-    check_attention(attention, supports=declared('numba')).check()
+    check_attention(attention, supports=declared('numba'), checks=[
+        'graphs', 'bias', 'gate', 'sink', 'grouped queries', 'double precision']).check()
 
 
 @pytest.mark.slow

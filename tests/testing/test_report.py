@@ -14,9 +14,7 @@ import torch
 
 from graphattn import BipartiteGraph
 from graphattn.testing import Supports, check_attention
-from graphattn.testing.call import MEMORY, sliced, transposed
 from graphattn.testing.case import TERMS, draw
-from graphattn.testing.checks import CHECKS
 from graphattn.testing.definition import define, tolerance
 from graphattn.testing.forms import FORMS
 from graphattn.testing.graphs import GRAPHS, random_graph
@@ -93,8 +91,9 @@ def test_a_wrong_result_that_is_not_declared_should_have_been_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('dtypes', [(torch.bfloat16, torch.float16), (torch.float16,)])
-def test_a_kernel_of_narrow_declarations_is_asked_for_the_rest_and_may_refuse_it(dtypes):
+def test_a_kernel_of_narrow_declarations_is_asked_for_the_rest_and_may_refuse_it():
+    dtypes = torch.float16,
+
     def narrow(query, key, value, indices, *, scale=None):
         if query.dtype not in dtypes or query.size(2) not in (16, 64):
             raise ValueError('half precision with 16 or 64 channels')
@@ -105,8 +104,8 @@ def test_a_kernel_of_narrow_declarations_is_asked_for_the_rest_and_may_refuse_it
                         exact_logits=True, empty_rows=True)
     report = check_attention(narrow, form='indices', supports=supports).check()
     refused = {each.check for each in report.outcomes if each.status == 'refused'}
-    halves = {'half precision', 'nothing to attend to'} if len(dtypes) == 1 else set()
-    assert refused == {'double precision', 'widths of heads', 'large exact logits'} | halves
+    assert refused == {'double precision', 'widths of heads', 'large exact logits',
+                       'half precision', 'nothing to attend to'}
     assert report.counts()['passed'] > 60
 
 
@@ -151,14 +150,6 @@ def graph_of(form, edges, num_queries, num_keys):
     return edges
 
 
-def test_memory_changes_strides_alone():
-    x = torch.randn(3, 1, 4).repeat(1, 2, 1)
-    for name, lay_out in MEMORY.items():
-        assert torch.equal(lay_out(x), x)
-        assert lay_out(x).is_contiguous() == (name == 'contiguous')
-    assert sliced(x).stride() != transposed(x).stride()
-
-
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16])
 def test_tolerances_are_small_beside_results_and_0_where_there_are_no_terms(dtype):
     case = draw('', GRAPHS['idle nodes'], dtype, terms=TERMS, softcap=1.5)
@@ -168,10 +159,6 @@ def test_tolerances_are_small_beside_results_and_0_where_there_are_no_terms(dtyp
         assert has_terms.any() and not result[~has_terms].any()
         roundings = 40 if dtype.itemsize < 4 else 2_000
         assert allowed[name].max() < roundings * torch.finfo(dtype).eps * result.abs().max()
-
-
-def test_names_of_checks_and_cases_are_distinct():
-    assert len({check.name for check in CHECKS}) == len(CHECKS)
 
 
 @pytest.mark.slow

@@ -215,20 +215,30 @@ class Setting(NamedTuple):
             others = self.train[self.sizes.profiled:2 * self.sizes.profiled]
             chosen = with_clusters(self.dense, chosen, measured, partial(
                 mean_loss, tokens=others, loss=self._own_loss, batch_size=8))
-        return chosen.along(), float(chosen.density.mean())
+        edges = (chosen.density * measured.keys).mean()
+        return chosen.along(), float(edges * sum(self.lengths) / self.num_pairs)
 
     def of_family(self, name: str, density: float) -> tuple[str, float] | None:
         """Return the densest pattern of a family that does not exceed a density, and its density,
         at the lengths of the profiled sequences. Return ``None`` if all patterns are denser."""
-        lengths = (self.train[:self.sizes.profiled] != PADDING).sum(1).tolist()
-        allowed = _allowed(self.mask_token is None)
-        pairs, best = _num_edges(allowed, lengths), None
+        allowed, best = _allowed(self.mask_token is None), None
         for pattern in FAMILIES[name]:
-            true = _num_edges(parse(pattern) & allowed, lengths) / pairs
+            true = _num_edges(parse(pattern) & allowed, self.lengths) / self.num_pairs
             if true > density:
                 break
             best = pattern, true
         return best
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of tokens of each profiled sequence."""
+        return (self.train[:self.sizes.profiled] != PADDING).sum(1).tolist()
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of pairs of the profiled sequences along which full attention may attend. A layer
+        of the model with a window of its own attends to fewer."""
+        return _num_edges(_allowed(self.mask_token is None), self.lengths)
 
     @property
     def _own_loss(self) -> Loss:

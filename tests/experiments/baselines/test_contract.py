@@ -185,18 +185,6 @@ def test_sizes_that_do_not_fit():
 # In the encoder ######################################################################
 
 
-def test_an_encoder_takes_it_for_graph_attention(baseline):
-    encoder = Encoder(attention=baseline, **SIZES).double()
-    first, second = (layer.attention for layer in encoder.layers)
-    assert type(first) is type(second) is type(baseline) and first is not baseline
-    assert not torch.equal(first.lin_value.weight, second.lin_value.weight)
-    ids = torch.randint(11, (42,), generator=torch.Generator().manual_seed(2))
-    out, graphs = encoder(ids, PTR, generator=torch.Generator().manual_seed(3), return_graphs=True)
-    assert out.shape == (42, CHANNELS) and graphs == []
-    alone = encoder(ids[9:32], torch.tensor([0, 23]), generator=torch.Generator().manual_seed(3))
-    torch.testing.assert_close(out[9:32], alone)
-
-
 def test_an_encoder_runs_its_layers_again(baseline):
     plain = Encoder(attention=baseline, **SIZES).double()
     again = Encoder(attention=baseline, **SIZES, checkpoint_layers=True).double()

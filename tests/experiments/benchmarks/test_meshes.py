@@ -4,18 +4,8 @@ import pytest
 import torch
 
 from experiments.benchmarks import meshes
-from graphattn import BipartiteGraph
 from graphattn.functional import edge_feature_attention
 from tests.graphs import random_graph
-
-
-def test_edges_lead_to_the_nearest_points():
-    graph = meshes.mesh(30, 50, 4)
-    query, key = (torch.from_numpy(meshes.spiral(size)) for size in (30, 50))
-    torch.testing.assert_close(key.norm(dim=1), torch.ones(50, dtype=torch.double))
-    nearest = torch.cdist(query, key).topk(4, largest=False).indices
-    expected = BipartiteGraph.from_topk(nearest, 50)
-    assert torch.equal(graph.edge_index.as_tensor(), expected.edge_index.as_tensor())
 
 
 def test_what_is_not_installed_is_left_out_and_said(monkeypatch, capsys):

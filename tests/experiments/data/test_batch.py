@@ -4,19 +4,9 @@ import pytest
 import torch
 
 from experiments.data.batch import ChoiceBatch, TextBatch, TokenBatch, check_batch
-from experiments.modules import Classification
-from graphattn.models import Encoder, SequenceClassifier
-from graphattn.patterns import Full
-from graphattn.sources import PatternSource
 
 TOKENS, PTR, LABEL = torch.tensor([5, 3, 9, 5]), torch.tensor([0, 1, 4]), torch.tensor([1, 0])
 GOOD = TokenBatch(TOKENS, PTR, LABEL)
-
-
-@pytest.mark.parametrize('batch', [
-    GOOD, GOOD._replace(label=LABEL[:1]), GOOD._replace(label=TOKENS)])
-def test_a_batch_may_label_sequences_pairs_and_tokens(batch):
-    check_batch(batch)
 
 
 @pytest.mark.parametrize('batch, words', [
@@ -42,15 +32,3 @@ def test_batches_of_other_objectives_have_fields_of_their_own():
     check_batch(score, TextBatch)
     with pytest.raises(TypeError, match="but 'num_global'.*missing .got TextBatch"):
         check_batch(score, ChoiceBatch)
-
-
-def test_an_objective_looks_at_the_first_batch_that_it_gets():
-    encoder = Encoder(PatternSource(Full()), num_tokens=10, max_length=4, channels=4, heads=1,
-                      num_layers=1)
-    module = Classification(SequenceClassifier(encoder, 2))
-    for look in (module.on_train_batch_start, module.on_validation_batch_start,
-                 module.on_test_batch_start):
-        look(GOOD, 0)
-        look(None, 1)
-        with pytest.raises(TypeError, match="'tokens' is missing .got NoneType."):
-            look(None, 0)

@@ -51,27 +51,6 @@ def test_patterns_are_joined_to_the_rest_as_published(pattern):
     assert all(int(graph.y.sum()) == 20 for graph in pattern['train'])
 
 
-def test_a_pattern_is_shared_by_the_parts(pattern):
-    def of_pattern(graph: Data) -> Data:
-        return graph.subgraph(graph.y == 1)
-
-    def degrees(graph: Data) -> list[int]:
-        return sorted(torch.bincount(of_pattern(graph).edge_index[0], minlength=20).tolist())
-
-    first, again, other = pattern['train'][0], pattern['train'][100], pattern['train'][1]
-    assert degrees(first) == degrees(again) == degrees(pattern['test'][0])
-    assert degrees(first) != degrees(other)
-    features = [of_pattern(graph).x.sum(dim=0).tolist() for graph in (first, again)]
-    assert features[0] == features[1]
-
-
-def test_one_node_of_each_community_is_known(cluster):
-    for graph in cluster['train'][:20]:
-        known = graph.x.argmax(dim=1)
-        assert sorted(known[known > 0].tolist()) == [1, 2, 3, 4, 5, 6]
-        assert (graph.y[known > 0] == known[known > 0] - 1).all()
-
-
 @pytest.mark.parametrize(('name', 'nodes', 'edges'), [('pattern', 117.5, 5_891),
                                                       ('cluster', 117.2, 4_301.72)])
 def test_graphs_are_of_the_published_size(name, nodes, edges, request):

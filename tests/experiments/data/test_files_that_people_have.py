@@ -2,9 +2,6 @@
 one line that says so, or refused by what it is."""
 
 import gzip
-import io
-import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +9,9 @@ import pytest
 from PIL import Image
 
 from experiments.data.image_files import ImageFiles, read_image
-from experiments.data.labels import class_names
 from experiments.data.text.corpus import read_documents
 from experiments.data.text.document_files import document_paths
 from experiments.data.text.text_table import read_texts
-from tests.experiments.own_files import write_images
 
 # Tables ##############################################################################
 
@@ -102,30 +97,6 @@ def test_a_table_is_refused_by_what_it_is(form, tmp_path):
     assert name in str(raised.value) and 'newline=' not in str(raised.value)
 
 
-@pytest.mark.parametrize('encoding', ['ascii', 'cp1252', 'utf-8'])
-def test_a_name_that_cannot_be_printed_is_read_all_the_same(encoding, tmp_path, monkeypatch):
-    path = write(tmp_path / os.fsdecode(b'\xe6\x9d\xb1 \xff.csv'), COMMAS)
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(written, encoding, write_through=True))
-    assert len(list(read_texts(path))) == 2
-    assert b'2 rows of 2 columns' in written.getvalue()
-
-
-def test_the_line_of_a_bad_row_counts_all_lines_before_it(tmp_path):
-    path = write(tmp_path / 'a.csv', 'sep=;\r\ntext;label\r\n"a\r\nb";1\r\n\r\nc;d;e\r\n')
-    with pytest.raises(ValueError, match='a.csv, line 6: expected 2 columns'):
-        list(read_texts(path))
-
-
-@pytest.mark.parametrize('labels, classes', [
-    ('b a b', 'a b'), ('10 2 -1', '-1 2 10'), ('1 01 001 1', '001 01 1'), ('2 b 10', '10 2 b'),
-    ('0 -0', '-0 0'), ('yes no', 'no yes'), ('1.0 0.0', '0.0 1.0'), ('١ 2', '2 ١')])
-def test_classes_are_in_an_order_of_their_own(labels, classes):
-    labels = labels.split()
-    for some in (labels, labels[::-1]):
-        assert class_names(some, None, 'mine') == tuple(classes.split())
-
-
 # Images ##############################################################################
 
 INK = np.array([[0, 255, 255, 255], [255, 0, 0, 255]], np.uint8)  # what is to be seen
@@ -163,8 +134,6 @@ IMAGES = {
     'a key of transparency.png': (lambda ink: Image.fromarray(np.where(ink, 7, 0).astype(np.uint8)),
                                   {'transparency': 7}),
 }
-LOSSY = {'a.jpg': {}, 'a.JPEG': {}, 'a.jfif': {'format': 'JPEG'}, 'a.jpe': {},
-         'turned.jpg': {'exif': True}}
 
 
 def saved(path, image, options):
@@ -180,53 +149,6 @@ def test_an_image_is_what_is_seen_of_it(name, tmp_path):
     path = saved(tmp_path / name, made(INK), options)
     assert np.array_equal(read_image(path), INK)
     assert np.array_equal(read_image(path, colour=True), np.stack([INK] * 3, axis=2))
-
-
-@pytest.mark.parametrize('name', LOSSY)
-def test_photographs_are_what_is_seen_of_them(name, tmp_path):
-    ink = np.kron(INK, np.ones((16, 16), np.uint8))
-    image = (on_its_side if 'exif' in LOSSY[name] else Image.fromarray)(ink)
-    path = saved(tmp_path / name, image, {'quality': 95, **LOSSY[name]})
-    assert np.abs(read_image(path).astype(int) - ink).mean() < 8
-
-
-def write_folder(folder):
-    """Images as they lie about, of which each name says whether it is to be read."""
-    write_images(folder, 20)
-    image = Image.fromarray(np.full((3, 4), 9, np.uint8))
-    for name in ('dark/yes.tif', 'dark/YES.JPG', 'dark/yes.jfif', 'dark/deep/er/yes.png',
-                 'light/.ipynb_checkpoints/no-checkpoint.png', '.git/no.png', 'dark/._no.png',
-                 'light/.hidden/deep/no.png'):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        image.save(folder / name, format='JPEG' if 'jfif' in name else None)
-    for name in ('light/Thumbs.db', 'dark/no.txt', 'dark/no'):
-        (folder / name).write_text('no')
-    return folder
-
-
-def test_training_and_prediction_list_the_same_images_and_say_which(tmp_path, capsys):
-    folder = write_folder(tmp_path / 'images')
-    data = ImageFiles(str(folder)).read(10**6)
-    said = capsys.readouterr().out.splitlines()[0]
-    trained = {part.sequence(i).tobytes() for part in data.parts.values()
-               for i in range(part.num_sequences)}
-    names, rows = zip(*ImageFiles(str(folder)).unlabelled(folder))
-    assert {row.tobytes() for row, in rows} == trained
-    assert len(names) == 24 == sum(part.num_sequences for part in data.parts.values())
-    assert sum('yes' in name.lower() for name in names) == 4
-    assert not any('no' in name for name in names)
-    assert [*names] == sorted(names)
-    left_out = 'hidden: 4, with the suffix .txt: 1, without a suffix: 1, with the suffix .db: 1'
-    assert said.startswith(f'{folder}: 24 images in 2 folders ') and 'pixels white' in said
-    assert sorted(said.partition('left out: ')[2].split(', ')) == sorted(left_out.split(', '))
-
-
-def test_images_outside_of_the_folders_of_classes_are_counted(tmp_path, capsys):
-    folder = write_images(tmp_path / 'images', 20)
-    Image.fromarray(np.zeros((3, 4), np.uint8)).save(folder / 'stray.png')
-    assert sum(len(part.label) for part in ImageFiles(str(folder)).read(10**6).parts.values()) == 20
-    assert '20 images in 2 folders' in (said := capsys.readouterr().out)
-    assert 'left out: outside the folders of classes: 1' in said
 
 
 def test_images_that_are_white_on_nothing_are_refused(tmp_path):

@@ -82,17 +82,6 @@ def test_imagenet_from_arrays(tmp_path):
     assert taken.num_sequences == 2 and not isinstance(taken.tokens, np.memmap)
 
 
-def test_another_folder_has_another_cache(tmp_path):
-    for name in 'first', 'second':
-        (tmp_path / name).mkdir()
-        write_npz(tmp_path / name)
-    first, second = (ImageNet64(str(tmp_path / name), str(tmp_path / 'cache')).read(BYTES)
-                     for name in ('first', 'second'))
-    assert not np.array_equal(first.parts['dev'].sequence(0), second.parts['dev'].sequence(0))
-    with pytest.raises(ValueError, match="'path' must contain"):
-        ImageNet64(str(tmp_path / 'nowhere'), str(tmp_path / 'cache')).read(BYTES)
-
-
 def write_png(path, size=(64, 64), mode='RGB', content=None):
     path.parent.mkdir(exist_ok=True)
     shape = (*size[::-1], 3) if mode == 'RGB' else size[::-1]
@@ -101,15 +90,6 @@ def write_png(path, size=(64, 64), mode='RGB', content=None):
     Image.fromarray(image, mode).save(file, 'PNG')
     path.write_bytes(file.getvalue() if content is None else content)
     return image
-
-
-def test_imagenet_from_pictures(tmp_path):
-    learn = [write_png(tmp_path / f'train_64x64/{number:03}.png') for number in range(60)]
-    test = write_png(tmp_path / 'valid_64x64/0.png')
-    data = ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
-    assert [part.num_sequences for part in data.parts.values()] == [58, 2, 1]
-    assert np.array_equal(data.parts['test'].sequence(0), test.reshape(-1))
-    assert np.array_equal(data.parts['dev'].sequence(0), learn[58].reshape(-1))
 
 
 def test_a_picture_that_was_replaced_is_read_anew(tmp_path):

@@ -48,12 +48,6 @@ def test_bits_are_those_of_the_formula(order, both_sides):
         by_hand(order, both_sides))
 
 
-def test_bytes_of_all_values_are_told_apart():
-    everything = [np.arange(256, dtype=np.uint8)] * 3
-    assert ngram_bits(everything, everything, 0) == pytest.approx(8.)
-    assert ngram_bits(everything, everything, 6) < 1.
-
-
 @pytest.mark.parametrize('order, num_symbols, test, match', [
     (-1, 4, TEST, "'order' must .*got order=-1"), (2, 0, TEST, "'num_symbols' .*=0"),
     (7, 256, TEST, "most 2 .. 64 .got.*256"), (2, 4, [], "'test' must contain")])

@@ -58,12 +58,6 @@ def test_discs_are_at_full_intensity(drawn):
     assert draw_images(np.random.default_rng(0), 1, SETTINGS[128]).image.max() == 255
 
 
-def test_discs_of_two_contours_begin_and_end_far_apart(drawn):
-    begin, end = drawn.disc[:, 0], drawn.disc[:, 1]
-    assert (np.abs(begin - 16) <= 9).all()  # the first seeds lie in the middle, 7 apart
-    assert np.linalg.norm(begin - end, axis=1).mean() > 7
-
-
 @pytest.mark.slow
 def test_images_depend_on_the_seed_alone(tmp_path):
     first = GeneratedPathfinder(**SMALL, cache=str(tmp_path / 'a')).read(1024)

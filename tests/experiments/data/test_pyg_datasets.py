@@ -67,11 +67,6 @@ def test_a_seed_divides_graphs_without_parts(tmp_path):
     assert first == again != other
 
 
-def test_a_data_set_needs_no_folder_if_its_class_takes_none():
-    parts = pyg_dataset('FakeDataset', '', {'num_graphs': 12, 'avg_num_nodes': 5})
-    assert [len(parts.parts[part]) for part in PARTS] == [10, 1, 1] and parts.level == 'graph'
-
-
 @pytest.mark.parametrize('name, write, words', [
     ('Zink', None, r"'dataset' must be a class of torch_geometric.datasets .*\(got 'Zink'\)"),
     ('KarateClub', None, 'KarateClub: expected all.*train_mask,.*.got train_mask.'),
@@ -88,14 +83,6 @@ def test_what_cannot_be_read_is_named_in_one_line(name, write, words, tmp_path):
     assert '\n' not in str(raised.value)
 
 
-def test_files_of_another_version_of_pyg_are_named(tmp_path):
-    name, root, arguments = written('zinc', tmp_path)
-    pyg_dataset(name, root, arguments)
-    (tmp_path / 'subset/processed/val.pt').write_bytes(b'of another version')
-    with pytest.raises(ValueError, match="ZINC .*delete.*subfolder 'processed'"):
-        pyg_dataset(name, root, arguments)
-
-
 # Heterogeneous graphs ################################################################
 
 
@@ -109,16 +96,6 @@ def citations():
     graph['author', 'writes', 'paper'].edge_index = torch.tensor([[0, 1, 1], [0, 1, 2]])
     graph['paper', 'cites', 'paper'].edge_index = torch.tensor([[2], [0]])
     return graph
-
-
-def test_types_of_nodes_and_edges_become_features():
-    graph = homogeneous(citations())
-    assert graph.x.tolist() == [[0, 1, 1, 0], [2, 3, 1, 0], [4, 5, 1, 0], [0, 0, 0, 1],
-                                [0, 0, 0, 1]]
-    assert graph.edge_index.tolist() == [[3, 4, 4, 2], [0, 1, 2, 0]]
-    assert graph.edge_attr.tolist() == [[0], [0], [0], [1]]
-    assert graph.y.tolist() == [1, 0, 2, -100, -100]
-    assert graph.val_mask.tolist() == [False, True, False, False, False]
 
 
 def test_the_type_of_nodes_with_targets_must_be_clear():

@@ -7,7 +7,6 @@ from PIL import Image
 from experiments.data import cifar
 from experiments.data.byte_text import ImdbBytes
 from experiments.data.cifar import Cifar10
-from experiments.data.listops import SYMBOLS
 from experiments.data.listops_files import ListOpsFiles
 from experiments.data.pathfinder_files import PathfinderFiles
 from experiments.data.sequences import PARTS
@@ -66,28 +65,6 @@ def test_a_release_that_is_not_there_is_named(source, tmp_path):
         source(str(tmp_path / 'nowhere')).read(1024)
 
 
-@pytest.mark.parametrize('release, lists', [
-    ('listops', '*.tsv'), ('pairs', '*.tsv'), ('pathfinder', 'metadata/*.npy')],
-    indirect=['release'])
-def test_blank_lines_are_passed_over(release, lists):
-    source, folder = release
-    before = source.read(1024)
-    for path in folder.glob(lists):
-        path.write_bytes(path.read_bytes() + b'\n \r\n')
-    after = source.read(1024)
-    assert all(np.array_equal(before.parts[part].tokens, after.parts[part].tokens)
-               for part in PARTS)
-
-
-@of('listops')
-def test_listops_leaves_round_brackets_out(release):
-    trees = release[0].read(100).parts['train']
-    said = [' '.join(SYMBOLS[token] for token in trees.sequence(i)) for i in range(3)]
-    assert said == ['[MAX 2 9 ]', '[MED 4 [MIN 4 7 ] ]', '3']
-    assert trees.label.tolist() == [9, 4, 3]
-    assert np.diff(release[0].read(2).parts['train'].ptr).tolist() == [2, 2, 1]
-
-
 @of('listops')
 @pytest.mark.parametrize('content, match', [
     (b'', 'line 1: expected the header .Source'),
@@ -103,14 +80,6 @@ def test_a_bad_file_of_listops(content, match, release):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f'basic_val.tsv.*{match}'):
         release[0].read(100)
-
-
-@of('pairs')
-def test_pairs_are_bytes_without_quoting(release):
-    pairs = release[0].read(12).parts['dev']
-    texts = [pairs.sequence(i).tobytes() for i in range(4)]
-    assert texts == [b'the "first" ', b'\xff\xfe second', b'third', b'fourth']
-    assert pairs.label.tolist() == [1, 0] and pairs.sequences_per_example == 2
 
 
 @of('pairs')

@@ -51,13 +51,6 @@ def test_a_bad_value_is_named(module, name, value):
         module(MODULES[module](), **{name: value})
 
 
-@pytest.mark.parametrize('module', [Classification, DocumentClassification])
-@pytest.mark.parametrize('value', [-0.1, math.nan, '0.1'])
-def test_a_bad_density_weight_is_named(module, value):
-    with pytest.raises((TypeError, ValueError), match="'density_weight' must"):
-        module(MODULES[module](), density_weight=value)
-
-
 @modules
 @pytest.mark.parametrize('model', [None, 'model'])
 def test_a_bad_model_is_named(module, model):

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +16,6 @@ from experiments.modules.fine_tuning import BEST, LAST, FineTuning, new_metrics
 from experiments.tasks import Glue
 from tests.experiments.glue_files import write_pretrained, write_task
 from tests.forked import forked
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope='module')
@@ -155,41 +152,6 @@ def test_biases_and_norms_do_not_decay(pretrained):
 
 
 @pytest.mark.slow
-def test_frozen_masks_stay_as_they_are(pretrained, tmp_path):
-    config, _ = write_config(tmp_path, pretrained, 'RTE')
-    fit(config, '--model.init_args.freeze_how', 'top-k', '--model.init_args.sparsity', '0.8')
-    before = FineTuning(str(pretrained), 'RTE', freeze_how='top-k', sparsity=0.8)
-    assert 'model.encoder.source.logit' not in load(tmp_path / 'run')['state_dict']
-    assert before.model.encoder.source.patterns[0].build(24).density() < 0.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('source', [
-    ['--model.init_args.source', 'graphattn.sources.PatternSource',
-     '--model.init_args.source.init_args.pattern', 'SlidingWindow(0)'],
-    ['--model.init_args.source', 'SlidingWindow(0)']])
-def test_a_source_from_the_config(source, pretrained, tmp_path):
-    config, _ = write_config(tmp_path, pretrained, 'CoLA')
-    fit(config, *source)
-    density = json.loads((tmp_path / 'run/summary.json').read_text())['density']
-    assert set(density) == {'all_layers/all_heads'} and density['all_layers/all_heads'] < 0.5
-
-
-@pytest.mark.slow
-def test_a_resumed_run_remembers_its_best_epoch(pretrained, tmp_path):
-    config, _ = write_config(tmp_path, pretrained, 'RTE')
-    fit(config, '--trainer.max_epochs', '2')
-    run = tmp_path / 'run'
-    before = load(run)['dev']
-    assert [row['epoch'] for row in before] == [1, 2]
-    fit(config, '--ckpt_path', str(run / 'checkpoints/last.ckpt'))
-    after = load(run)['dev']
-    assert [row['epoch'] for row in after] == [1, 2, 3] and after[:2] == before
-    best = json.loads((run / 'dev.json').read_text())[BEST]
-    assert best == max(after, key=lambda row: row['accuracy/dev'])
-
-
-@pytest.mark.slow
 def test_two_processes_count_every_example_once(pretrained, tmp_path):
     config, _ = write_config(tmp_path, pretrained, 'MNLI')
     ended = forked(lambda: train.main([
@@ -258,13 +220,3 @@ def test_the_tokenizer_of_a_larger_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'tokenizer' must be .* of the pre-trained model"):
         fit(config)
     assert not (tmp_path / 'run').exists()
-
-
-@pytest.mark.slow
-def test_other_data_are_refused(pretrained, tmp_path):
-    config, _ = write_config(tmp_path, pretrained, 'RTE')
-    settings = yaml.safe_load(config.read_text())
-    settings['data'] = {'class_path': 'experiments.tasks.Digits'}
-    config.write_text(yaml.safe_dump(settings))
-    with pytest.raises(ValueError, match="got 'RTE' .* 'Digits'"):
-        fit(config)

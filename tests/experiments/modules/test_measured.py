@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
-from experiments.modules import Classification, DocumentClassification
+from experiments.modules import Classification
 from experiments.modules.means import Means
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.patterns import load_masks
@@ -52,17 +52,3 @@ def test_masks_are_those_of_the_weights_that_are_tested(tmp_path):
     tested = load_masks(tmp_path / 'masks.npz')
     assert all(mask.build(8).num_edges == 64 for mask in last)
     assert all(mask.build(8).num_edges < 64 for mask in tested)
-
-
-def test_the_evaluation_before_the_training_is_no_epoch():
-    module = DocumentClassification(classifier())
-    module.log_dict = dict
-    for sanity_checking in (True, False):
-        module._trainer = SimpleNamespace(
-            state=SimpleNamespace(fn='fit'), sanity_checking=sanity_checking, current_epoch=0,
-            global_step=7, training=False)
-        module.means.add('loss', torch.tensor(1.), 1)
-        module.metrics['val'].update(torch.tensor([1]), torch.tensor([1]))
-        module.on_validation_epoch_end()
-    row, = module.dev
-    assert row['step'] == 7

@@ -8,11 +8,10 @@ import yaml
 
 from experiments import train
 from experiments.baselines import Linear
-from experiments.data.batch import NO_LABEL, TokenBatch
+from experiments.data.batch import TokenBatch
 from experiments.modules import Classification, SelfPretraining
-from experiments.modules.self_pretraining import next_tokens
-from graphattn.models import CausalLanguageModel, Encoder, PairClassifier, SequenceClassifier
-from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier
+from graphattn.sources import LearnedMaskSource, PatternSource
 
 CONFIGS = 'experiments/configs/lra'
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
@@ -23,13 +22,6 @@ TOKENS = torch.tensor([1, 2, 0, 4, 0, 6, 7, 8])
 
 def encoder(source=None, **options):
     return Encoder(source or PatternSource('Full'), **{**SIZES, **options})
-
-
-def test_the_target_is_the_next_token_of_the_sequence():
-    none = NO_LABEL
-    assert next_tokens(TOKENS, PTR).tolist() == [2, 0, none, none, 6, 7, 8, none]
-    assert next_tokens(TOKENS, PTR, 0).tolist() == [2, 0, none, none, none, 7, 8, none]
-    assert TOKENS.tolist() == [1, 2, 0, 4, 0, 6, 7, 8]
 
 
 def loss_of(model, monkeypatch):
@@ -102,19 +94,6 @@ def test_the_classifier_begins_with_the_encoder(pretrained, tmp_path):
     assert any(name.endswith('source.centroid') for name in taken)
     for name in taken:
         torch.testing.assert_close(mine[name], theirs[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('made, match', [
-    (dict(channels=16), "'pretrained' must fit the encoder of this .*got .* for '.*' in .*, and"),
-    (dict(source=PatternSource('Full')), "source.bias1' in .*, and None here"),
-])
-def test_the_encoder_of_another_model_is_refused(pretrained, made, match):
-    source = made.pop('source', BlockModelSource(2, made.get('channels', 8) // 2, 4))
-    sizes = {'num_tokens': 17, 'max_length': 64, 'num_layers': 2, 'hidden_channels': 8, **made}
-    with pytest.raises(ValueError, match=match):
-        Classification(PairClassifier(encoder(source, **sizes), 2),
-                       pretrained=str(pretrained / 'checkpoints/best.ckpt'))
 
 
 def test_a_checkpoint_that_is_none_is_refused(tmp_path):

@@ -26,6 +26,8 @@ from experiments.papers.sbm_transformer.cost_classes import TABLE_6, growths
 # Reformer has more hashes where there are more chunks; Nystromformer's products are taken in an
 # order that takes no n k^2.
 ELSEWHERE = {SAMPLED, POISSON, 'Reformer', 'Nystromformer'}
+
+
 def test_both_full_attentions_are_one():
     formed, fused = (Case(name, 40).attend() for name in (FORMED, FUSED))
     fused[0].load_state_dict(formed[0].state_dict())

@@ -99,11 +99,6 @@ def test_malformed_test_sets_are_refused(content, match, tmp_path):
         list(read_test_rows(tmp_path / 'test.tsv', TASKS['RTE']))
 
 
-def test_a_sentence_that_is_missing_is_empty(tmp_path):
-    (tmp_path / 'test.tsv').write_text('id\tquestion1\tquestion2\n7\twho\n')
-    assert list(read_test_rows(tmp_path / 'test.tsv', TASKS['QQP'])) == [('7', ('who', ''))]
-
-
 def test_a_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'runs' must contain finished runs in folders named MNLI"):
         glue_submission.main(tmp_path, tmp_path, tmp_path / 'out')

@@ -11,7 +11,6 @@ from torch import nn
 from experiments import train
 from experiments.baselines import Linformer
 from experiments.papers.ours import local_or_pretrained
-from experiments.papers.sbm_transformer import long_range_arena
 from experiments.papers.sbm_transformer.long_range_arena import CHOSEN, DEFAULT_TASKS, PAPER
 from experiments.papers.sbm_transformer.long_range_runs import (
     ATTENTIONS,
@@ -125,14 +124,6 @@ def test_guesses_are_right_as_often_as_counted(studied, out):
         label = np.bincount(parts['train'].label).argmax()
         assert rows[task, guess] == pytest.approx(100 * (parts['test'].label == label).mean())
     assert rows['ListOps', 'most frequent value'] < rows['ListOps', 'root']
-
-
-@pytest.mark.slow
-def test_a_study_of_a_part_keeps_what_there_was(studied, out):
-    before = studied('long_range_arena')
-    long_range_arena.main('smoke', tasks=['ListOps'], attentions=[FULL], out=out)
-    after = studied.__wrapped__('long_range_arena')
-    assert WINDOW in set(after['attention']) and len(after) == len(before)
 
 
 @pytest.mark.slow

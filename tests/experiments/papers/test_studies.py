@@ -63,9 +63,6 @@ def test_what_is_not_there_is_refused_before_any_training(study, options, match,
     assert not list(tmp_path.rglob('options.json'))
 
 
-# Masks of texts ######################################################################
-
-
 def test_every_pair_is_in_one_set_of_positions():
     for size in (3, 16, 64):
         sets = importance.positions(size)
@@ -73,6 +70,9 @@ def test_every_pair_is_in_one_set_of_positions():
     assert sets['diagonal'].sum() == 64 and sets['[CLS] as key'].sum() == 63
     assert sets['distance 2'].nonzero().diff(dim=1).abs().unique().tolist() == [2]
     assert sets['[SEP] as query'].nonzero()[:, 0].unique().tolist() == [63]
+
+
+# Masks of texts ######################################################################
 
 
 def test_planted_importance_is_ranked():

@@ -59,11 +59,12 @@ def test_averages_of_the_paper_are_those_of_its_tasks():
         assert figures[AVERAGE][0] == pytest.approx(mean, abs=0.006)
 
 
-# What counts of tokens tell ##########################################################
-
 def test_counts_are_those_of_each_sequence():
     some = Sequences.of([np.array(row, np.uint8) for row in ([0, 2, 2], [1], [], [2])], [0, 1])
     assert token_counts(some, 3).tolist() == [[1, 0, 2, 0, 1, 0], [0, 0, 0, 0, 0, 1]]
+
+
+# What counts of tokens tell ##########################################################
 
 
 @pytest.mark.parametrize('of_order', [False, True])

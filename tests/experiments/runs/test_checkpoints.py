@@ -74,12 +74,6 @@ def test_a_damaged_checkpoint_does_not_drive_out_a_good_one(tmp_path):
     assert steps(tmp_path) == {LAST: 3, PREVIOUS: 1}
 
 
-def test_other_names_are_no_part_of_the_rotation(tmp_path):
-    for step in (1, 2):
-        DurableCheckpoints().save_checkpoint(state(step), tmp_path / 'best.ckpt')
-    assert steps(tmp_path) == {'best.ckpt': 2}
-
-
 @pytest.mark.parametrize('target', ['elsewhere/other.ckpt', PREVIOUS, 'nowhere'])
 def test_a_link_is_replaced_and_not_followed(target, tmp_path):
     folder, target = tmp_path / 'checkpoints', tmp_path / 'checkpoints' / target
@@ -107,12 +101,6 @@ def test_the_newest_good_one(damage, tmp_path, capsys):
     damage(tmp_path / PREVIOUS)
     with pytest.raises((OSError, ValueError)):
         newest_good(tmp_path / LAST)
-
-
-def test_only_what_is_asked_for_is_taken_by_any_other_name(tmp_path):
-    save(tmp_path, 1, 2)
-    with pytest.raises(FileNotFoundError):
-        newest_good(tmp_path / 'best.ckpt')
 
 
 def test_nothing_is_left_of_what_cannot_be_written(tmp_path):

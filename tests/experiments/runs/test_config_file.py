@@ -4,9 +4,7 @@ from typing import get_args, get_type_hints
 
 import lightning as L
 import pytest
-import yaml
 from jsonargparse import get_loader
-from jsonargparse._parameter_resolvers import get_signature_parameters
 
 import experiments.data.cifar
 import experiments.data.imagenet64
@@ -32,11 +30,6 @@ def read_yaml(text):
     return get_loader('yaml')(text)
 
 
-def test_aliases_are_read():
-    assert read_yaml('a: &a {x: 1.5e-3}\nb: [*a, *a]') == {
-        'a': {'x': 1.5e-3}, 'b': [{'x': 1.5e-3}] * 2}
-
-
 DOUBLED = ''.join(f'k{i}: &k{i} [*k{i - 1}, *k{i - 1}]\n' for i in range(1, 18))
 MERGED = ''.join(f'k{i}: &k{i} {{<<: [*k{i - 1}, *k{i - 1}]}}\n' for i in range(1, 40))
 
@@ -47,13 +40,6 @@ MERGED = ''.join(f'k{i}: &k{i} {{<<: [*k{i - 1}, *k{i - 1}]}}\n' for i in range(
 def test_aliases_do_not_multiply(text):
     with pytest.raises(ValueError, match='more than 100,000 entries'):
         read_yaml(text)
-
-
-@pytest.mark.parametrize('opening', ['[', '{a: ', '- ', '? '])
-def test_levels_do_not_fill_the_stack(opening):
-    # Later versions of libyaml have a limit of their own, which they may reach first.
-    with pytest.raises((ValueError, yaml.YAMLError), match='100 levels|nesting depth'):
-        read_yaml(100_000 * opening)
 
 
 # What a reader of YAML 1.1 or 1.2, or of jsonargparse's own, may take for something else.
@@ -113,15 +99,3 @@ def test_each_string_of_a_config_is_that_string_when_it_is_loaded(kind, tmp_path
         said = read_file(tmp_path / 'config.yaml')
         for read in (options.as_dict(), said, parser.parse_object(said).as_dict()):
             assert read['part']['init_args'] | strings == read['part']['init_args']
-
-
-@pytest.mark.parametrize('kind', kinds_with_strings(), ids=lambda kind: kind.__name__)
-def test_each_option_is_checked_by_its_type(kind):
-    parameters = get_signature_parameters(kind, None)
-    assert [option.name for option in parameters if isinstance(option.annotation, str)] == []
-
-
-@pytest.mark.parametrize('text', ['?', '1:', 'null:'])
-def test_a_config_of_other_names_than_texts_is_refused(text):
-    with pytest.raises(yaml.YAMLError, match='names.*strings'):
-        read_yaml(text)

@@ -5,7 +5,7 @@ import torch
 
 from experiments.runs.dead_heads import heads_without_edges
 from graphattn.models import Encoder
-from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.sources import BlockModelSource, LearnedMaskSource
 
 SIZES = {'num_tokens': 10, 'max_length': 8, 'channels': 8, 'heads': 2, 'num_layers': 2}
 DENSITY = {'layer0/head0': 0.0009, 'layer0/head1': 0.3, 'layer1/head0': 0.002, 'layer1/head1': 0.}
@@ -29,10 +29,3 @@ def test_heads_of_learned_masks_by_their_values(places):
         for mask in masks:
             mask.logit[0], mask.logit[1] = -1., torch.arange(-5., 1)[:mask.logit.size(1)] + 0.5
     assert heads_without_edges(model, density) == places
-
-
-def test_soft_masks_and_patterns_lose_nothing():
-    soft = LearnedMaskSource(2, 8, mode='soft')
-    torch.nn.init.constant_(soft.logit, -20.)
-    for source in (soft, PatternSource('SlidingWindow(0)')):
-        assert heads_without_edges(Encoder(source, **SIZES), DENSITY) == []

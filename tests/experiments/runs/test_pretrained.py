@@ -14,8 +14,8 @@ from experiments.modules import LanguageModelling
 from experiments.runs.checkpoints import write_checkpoint
 from experiments.runs.pretrained import pretrained_classifier, roberta
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
-from graphattn.patterns import Full, SlidingWindow, save_masks
-from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.patterns import Full
+from graphattn.sources import PatternSource
 from tests.experiments.document_folders import write_imdb
 from tests.experiments.glue_files import write_pretrained
 
@@ -55,14 +55,6 @@ def test_encoder_and_pooler_are_the_pre_trained_ones(full):
 
 
 @pytest.mark.slow
-def test_mean_pooling_is_over_the_tokens_of_each_sequence(full):
-    classifier = pretrained_classifier(full[0], 2, pooling='mean').eval()
-    x = encode(full[1])[0]
-    mean = torch.stack([x[:12].mean(0), x[12:].mean(0)])
-    torch.testing.assert_close(classifier(TOKENS, PTR, segments=SEGMENTS), classifier.head(mean))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('how, sparsity', [('threshold', None), (None, None), ('top-k', 0.7)])
 def test_a_learned_mask_is_frozen_also_for_training(how, sparsity, learned):
     checkpoint, model = learned
@@ -88,35 +80,6 @@ def test_a_sample_is_one_draw_of_the_seed(learned):
 
 
 @pytest.mark.slow
-def test_another_source_takes_the_place_and_the_weights_stay(learned):
-    checkpoint, model = learned
-    source = PatternSource(SlidingWindow(2))
-    classifier = pretrained_classifier(checkpoint, 2, source=source)
-    mine, theirs = classifier.encoder.state_dict(), model.encoder.state_dict()
-    assert set(theirs) - set(mine) == {'source.logit'}
-    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    for graph in encode(classifier)[1]:
-        assert same_edges(graph, source(NODES, NODES, PTR))
-
-
-@pytest.mark.slow
-def test_a_source_with_parameters_is_one_for_each_layer(full):
-    classifier = pretrained_classifier(full[0], 2, source=BlockModelSource(2, 8, 4))
-    names = [name for name, _ in classifier.named_parameters() if 'source' in name]
-    assert {name.split('.')[2] for name in names} == {'0', '1'}
-
-
-@pytest.mark.slow
-def test_masks_from_a_file(learned, full, tmp_path):
-    masks = learned[1].encoder.source.freeze()
-    path = tmp_path / 'masks.npz'
-    save_masks(path, masks)
-    classifier = pretrained_classifier(full[0], 2, source=PatternSource(str(path)))
-    expected = PatternSource(masks)(NODES, NODES, PTR)
-    assert same_edges(encode(classifier)[1][0], expected)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('arguments', [{'freeze_how': 'sample'}, {'sparsity': 0.5}])
 def test_nothing_to_freeze(arguments, full, learned):
     name = next(iter(arguments))
@@ -139,48 +102,6 @@ def changed(checkpoint, tmp_path, change):
 
 def model_of(config):
     return config['model']['init_args']['model']
-
-
-@pytest.mark.slow
-def test_the_checkpoint_of_something_else(full, tmp_path):
-    def change(config):
-        encoder = model_of(config)['init_args']['encoder']
-        config['model']['init_args']['model'] = {
-            'class_path': 'graphattn.models.SequenceClassifier',
-            'init_args': {'encoder': encoder, 'num_classes': 10}}
-
-    checkpoint = changed(full[0], tmp_path, change)
-    classifier = pretrained_classifier(full[0], 10, pooling='mean')
-    state = {f'model.{name}': value for name, value in classifier.state_dict().items()}
-    write_checkpoint({'state_dict': state}, checkpoint)
-    with pytest.raises(ValueError, match='a MaskedLanguageModel .got .* a SequenceClassifier'):
-        pretrained_classifier(checkpoint, 2)
-
-
-@pytest.mark.slow
-def test_the_checkpoint_of_other_sizes(full, tmp_path):
-    def change(config):
-        model_of(config)['init_args']['encoder']['init_args']['channels'] = 32
-
-    with pytest.raises(ValueError, match="(?s)'pretrained' cannot be read: .*size mismatch"):
-        pretrained_classifier(changed(full[0], tmp_path, change), 2)
-
-
-@pytest.mark.parametrize('content', [None, b'', b'not a checkpoint'])
-def test_an_unreadable_checkpoint(content, full, tmp_path):
-    checkpoint = changed(full[0], tmp_path, lambda config: None)
-    checkpoint.unlink()
-    if content is not None:
-        checkpoint.write_bytes(content)
-    with pytest.raises(ValueError, match=f"'pretrained' cannot be read: {checkpoint}"):
-        pretrained_classifier(checkpoint, 2)
-
-
-def test_a_checkpoint_without_its_config(full, tmp_path):
-    checkpoint = changed(full[0], tmp_path, lambda config: None)
-    (tmp_path / 'config.yaml').unlink()
-    with pytest.raises(ValueError, match="'pretrained' cannot be read: .* with .*config.yaml"):
-        pretrained_classifier(checkpoint, 2)
 
 
 @pytest.mark.slow

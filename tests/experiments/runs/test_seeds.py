@@ -50,36 +50,12 @@ def test_finished_seeds_are_kept_when_more_are_asked_for(swept, capsys):
     assert 'seed 5' in output and 'seed 4' not in output and sys.argv == arguments
 
 
-@pytest.mark.parametrize('options', [['--ckpt_path', CONFIG], ['--seed_everything', 'true'],
-                                     ['--seed_everything', str(2**32 - 1)]])
-def test_seeds_are_numbers_of_new_runs(options, tmp_path):
-    with pytest.raises(ValueError, match="'seeds' is for fit|'seed_everything' must|'ckpt_path'"):
-        fit(tmp_path / 'run', '--seeds', '2', *options)
-    assert not (tmp_path / 'run').exists()
-
-
-def test_a_logger_writes_below_the_run(swept):
-    row, = (row for row in csv.DictReader((swept / 'seed3/csv/metrics.csv').open())
-            if row['val/accuracy'])
-    metrics, = csv.DictReader((swept / 'seed3/metrics.csv').open())
-    assert float(metrics['val/accuracy']) == pytest.approx(float(row['val/accuracy']))
-
-
 @pytest.mark.parametrize('name', loggers.NEEDS)
 def test_a_logger_that_is_not_installed_is_named(name, tmp_path, monkeypatch):
     monkeypatch.setattr('experiments.runs.loggers.find_spec', lambda package: None)
     with pytest.raises(ImportError, match=f"'logger' '{name}' .* pip install {name}"):
         fit(tmp_path / 'run', '--logger', name)
     assert not (tmp_path / 'run').exists()
-
-
-def test_every_logger_is_closed_with_its_run(tmp_path, monkeypatch):
-    closed = []
-    monkeypatch.setattr(train, 'close', closed.append)
-    of_csv = [{'class_path': 'lightning.pytorch.loggers.CSVLogger',
-               'init_args': {'save_dir': str(tmp_path / name)}} for name in 'ab']
-    fit(tmp_path / 'run', '--trainer.logger', json.dumps(of_csv))
-    assert [Path(logger.save_dir).name for logger in closed] == ['a', 'b']
 
 
 def test_loggers_given_twice_are_refused(tmp_path):

@@ -136,23 +136,6 @@ def mask_at(pattern, distance):
     return pattern.build(LENGTH).to_mask().diagonal(-distance).float().mean().item()
 
 
-def test_an_interrupted_learning_ends_as_a_whole_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(adaptation, 'SAVE_EVERY', 3)
-    loss = loss_of(gpt2())
-
-    def trained(own_loss, state):
-        model = gpt2()
-        learned = LearnedGraphs(model, fitted(model), WHOLE, is_causal=True)
-        adapt(model, ids(), own_loss, Adaptation(8, 1e-2, 3), penalty=learned.penalty, state=state)
-        return model.state_dict()
-
-    whole = trained(loss, None)
-    with pytest.raises(ZeroDivisionError):
-        trained(lambda *given: 1 / 0 if given[2] == 5 else loss(*given), tmp_path / 'state.pt')
-    for name, value in trained(loss, tmp_path / 'state.pt').items():
-        assert torch.equal(value, whole[name]), name
-
-
 def test_long_sequences_are_refused(folder, monkeypatch):
     with pytest.raises(ValueError, match="'length' must be at most 1024 to learn graphs"):
         LearnedGraphs(gpt2(), None, torch.zeros(1, 1025), is_causal=True)

@@ -19,7 +19,6 @@ from experiments.surgery import (
     mean_loss,
     read_tokens,
 )
-from experiments.surgery.losses import mask_tokens
 from graphattn.hugging_face import attach, attachment, load_attached
 
 transformers = pytest.importorskip('transformers')
@@ -111,17 +110,6 @@ def test_the_loss_of_padded_sequences_is_transformers_own():
     torch.testing.assert_close(own, expected)
     torch.testing.assert_close(own, (torch.stack(alone) * (sizes - 1)).sum() / (sizes - 1).sum())
     assert mean_loss(model, tokens, loss_of(model), 4) == pytest.approx(float(expected), rel=.1)
-
-
-def test_masks_follow_the_seed_and_spare_padding():
-    tokens = ids(200)
-    masked, targets = mask_tokens(tokens, 3, 2)
-    again, _ = mask_tokens(tokens, 3, 2)
-    drawn = targets != -100
-    assert torch.equal(masked, again) and not torch.equal(masked, mask_tokens(tokens, 4, 2)[0])
-    assert (masked[drawn] == 2).all() and torch.equal(targets[drawn], tokens[drawn])
-    assert torch.equal(masked[~drawn], tokens[~drawn]) and not (drawn & (tokens < 0)).any()
-    assert .12 < drawn.sum() / (tokens >= 0).sum() < .18
 
 
 @pytest.mark.parametrize('model, mask_token, match', [

@@ -1,10 +1,6 @@
 """Long documents: what is encoded, batches by length, metrics, and runs that resume."""
 
 import json
-import math
-from collections import Counter
-from itertools import chain
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,11 +9,9 @@ import torch
 import yaml
 from sklearn.metrics import accuracy_score, f1_score
 
-import experiments
-from experiments import predict, train
-from experiments.data.batch import TokenBatch
+from experiments import train
 from experiments.data.text.document_files import PARTS, Document, Imdb
-from experiments.data.text.tokenizer import load_tokenizer, special_tokens, train_tokenizer
+from experiments.data.text.tokenizer import load_tokenizer
 from experiments.modules.document_classification import (
     BEST,
     LAST,
@@ -30,10 +24,7 @@ from experiments.tasks.tokenized import BucketStream
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.sources import PatternSource
 from tests.experiments.document_folders import write_imdb
-from tests.experiments.glue_files import write_pretrained
 from tests.forked import forked
-
-ROOT = Path(__file__).parents[3]
 
 
 def write_config(folder, **data):
@@ -84,46 +75,6 @@ def encoded(folder, max_length=24, part='test'):
 
 
 @pytest.mark.slow
-def test_texts_without_labels_are_a_table(learned, tmp_path):
-    documents = Imdb(str(learned / 'aclImdb')).read().parts['test']
-    (tmp_path / 'new.jsonl').write_text('\n'.join(
-        json.dumps({'text': document.text}) for document in documents))
-    run = experiments.load_run(learned / 'run')
-    lines, probability = zip(*predict.predictions(run, tmp_path / 'new.jsonl', batch_size=9))
-    assert list(chain(*lines)) == [str(place + 1) for place in range(len(documents))]
-    right = np.concatenate(probability).argmax(axis=1) == [label for _, label in documents]
-    summary = json.loads((learned / 'run/summary.json').read_text())
-    assert right.mean() == pytest.approx(summary['accuracy'])
-
-
-@pytest.mark.slow
-def test_predictions_have_the_names_of_the_classes(learned, tmp_path, monkeypatch):
-    monkeypatch.setattr(Imdb, 'read', None)  # the collection may be gone
-    (tmp_path / 'new.jsonl').write_text('{"text": "alone"}')
-    predict.predict(str(learned / 'run'), str(tmp_path / 'new.jsonl'), str(tmp_path / 'out.csv'))
-    header, row = (tmp_path / 'out.csv').read_text().splitlines()
-    assert header == 'example,label,probability/negative,probability/positive'
-    assert row.split(',')[1] in ('negative', 'positive')
-
-
-@pytest.mark.slow
-def test_documents_are_framed_and_cut(learned):
-    documents, tokenizer, examples = encoded(learned)
-    special = special_tokens(tokenizer)
-    assert len(examples) == len(documents) == 22
-    num_cut = 0
-    for index, (text, label) in enumerate(documents):
-        tokens, own_label = examples[index]
-        whole = tokenizer.encode(text).ids  # frames as BERT does
-        assert own_label == label and examples.full_lengths[index] == len(whole)
-        assert len(tokens) == examples.lengths[index] == min(24, len(whole))
-        assert tokens[0] == special.cls and tokens[-1] == special.sep
-        assert tokens[:-1].tolist() == whole[:-1][:len(tokens) - 1]
-        num_cut += len(whole) > 24
-    assert 0 < num_cut < 22
-
-
-@pytest.mark.slow
 def test_the_tokenizer_comes_from_the_training_part_alone(learned):
     vocabulary = load_tokenizer(learned / 'run/tokenizer.json').get_vocab()
     assert 'great' in vocabulary
@@ -157,28 +108,6 @@ def test_batches_hold_documents_of_similar_length():
     means = [LENGTHS[batch].mean() for batch in batches]
     assert abs(np.corrcoef(means, np.arange(251))[0, 1]) < 0.2
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.2
-
-
-def test_every_document_once_over_all_processes_and_of_similar_length():
-    ranks = [list(stream(LENGTHS, processes=3, rank=rank)) for rank in range(3)]
-    seen = Counter(key for batches in ranks for batch in batches for key in batch)
-    assert set(seen.values()) == {1} and len(seen) > 1000
-    longest = np.array([[LENGTHS[[index for _, index in batch]].sum() for batch in batches[:80]]
-                        for batches in ranks])
-    assert np.median(longest.max(axis=0) / longest.min(axis=0)) < 1.2
-
-
-@pytest.mark.parametrize('done', [100, 251, 400])
-def test_a_stream_resumes_anywhere(done):
-    whole = list(stream(LENGTHS)) + list(stream(LENGTHS, done=251)) + list(
-        stream(LENGTHS, done=502))
-    assert list(stream(LENGTHS, done=done)) == whole[done:done + 251]
-
-
-@pytest.mark.parametrize('num', [1, 3, 4, 5, 8])
-def test_few_documents_are_a_stream_too(num):
-    batches = list(stream(np.arange(num) + 5))
-    assert sorted(index for batch in batches for _, index in batch) == list(range(num))
 
 
 @pytest.mark.parametrize('num_classes', [2, 5])
@@ -223,29 +152,6 @@ def test_a_run_learns_and_leaves_its_metrics(learned):
             logits, torch.tensor(target))), rel=1e-4)
 
 
-def test_each_epoch_is_measured_anew():
-    model = DocumentClassification(small_model())
-    model.log_dict = lambda values: None
-    tokens, label = torch.zeros(4, dtype=torch.long), torch.tensor([0, 1, 1, 1])
-    batch = TokenBatch(tokens, torch.arange(5), label)
-    for right, loss in ((False, 2.), (True, 1.)):
-        logits = torch.nn.functional.one_hot(batch.label if right else 1 - batch.label).float()
-        for part in (slice(0, 1), slice(1, 4)):
-            model.log_pass('val', batch._replace(label=batch.label[part]),
-                           torch.tensor(loss + part.start), logits[part], [])
-        assert model._log_metrics('val') == {
-            'loss': loss + 0.75, **dict.fromkeys(('accuracy', 'micro_f1', 'macro_f1'), right)}
-
-
-def test_a_loss_that_is_no_number_is_none_in_the_report(tmp_path):
-    model = DocumentClassification(small_model())
-    model.trainer = SimpleNamespace(default_root_dir=tmp_path, is_global_zero=True)
-    model.dev = [{'epoch': 1, 'loss': math.nan, 'macro_f1': 0.3}]
-    model.on_fit_end()
-    report = json.loads((tmp_path / 'dev.json').read_text(), parse_constant=pytest.fail)
-    assert report[LAST] == report[BEST] == {'epoch': 1, 'loss': None, 'macro_f1': 0.3}
-
-
 def small_model(num_classes=2):
     encoder = Encoder(PatternSource('SlidingWindow(2)'), num_tokens=150, max_length=24,
                       channels=16, heads=2, num_layers=1, dropout=0.1)
@@ -269,34 +175,6 @@ def test_a_broken_run_resumes_as_if_nothing_had_been(learned, tmp_path):
     for name, value in whole['state_dict'].items():
         assert torch.equal(value, resumed['state_dict'][name]), name
     assert whole['dev'] == resumed['dev'] and len(whole['dev']) == 3
-
-
-@pytest.mark.slow
-def test_a_pretrained_encoder(tmp_path):
-    checkpoint, _ = write_pretrained(tmp_path / 'pretrained', 'learned')
-    config = write_config(tmp_path, tokenizer=str(checkpoint.parents[1] / 'tokenizer.json'))
-    settings = yaml.safe_load(config.read_text())
-    settings['model']['init_args']['model'] = {
-        'class_path': 'experiments.runs.pretrained.pretrained_classifier',
-        'init_args': {'checkpoint': str(checkpoint), 'num_classes': 2}}
-    config.write_text(yaml.safe_dump(settings))
-    fit(config)
-    before = torch.load(checkpoint, weights_only=True)['state_dict']
-    after = load(tmp_path / 'run')['state_dict']
-    name = 'model.encoder.token_embedding.weight'
-    unused = (before[name] - after[name]).abs().amax(dim=1) < 1e-3
-    assert before[name].shape == after[name].shape and 5 < unused.sum() < len(unused)
-
-
-@pytest.mark.slow
-def test_an_encoder_of_other_tokens_is_refused(learned, tmp_path):
-    train_tokenizer(lambda: ['bird'] * 3, 100).save(str(tmp_path / 'other.json'))
-    config = write_config(tmp_path, tokenizer=str(tmp_path / 'other.json'))
-    pretrained = '--model.init_args.pretrained', str(learned / 'run/checkpoints/last.ckpt')
-    with pytest.raises(ValueError, match="'tokenizer' must be .*/run/.* of the pre-training"):
-        fit(config, *pretrained)
-    assert not (tmp_path / 'run').exists()
-    fit(config, *pretrained, '--data.init_args.tokenizer', str(learned / 'run/tokenizer.json'))
 
 
 @pytest.mark.slow
@@ -349,10 +227,3 @@ def test_parts_and_classes_must_not_be_empty(labels, match):
     source = SimpleNamespace(read=lambda: SimpleNamespace(classes=('a', 'b'), parts=parts))
     with pytest.raises(ValueError, match=match):
         _ = Documents(source).collection
-
-
-def test_a_batch_is_ragged():
-    batch = collate([(torch.tensor([2, 7, 3]), torch.tensor(1)),
-                     (torch.tensor([2, 3]), torch.tensor(0))])
-    assert isinstance(batch, TokenBatch)
-    assert [part.tolist() for part in batch] == [[2, 7, 3, 2, 3], [0, 3, 5], [1, 0]]

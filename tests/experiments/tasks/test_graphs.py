@@ -148,17 +148,6 @@ def test_transforms_that_cannot_be_pickled_are_applied_without_cache(task, tmp_p
     assert Local.times == 20 and not (tmp_path / 'cache').exists()
 
 
-def test_random_pre_transforms_draw_the_same_in_each_process_and_leave_generators(task, tmp_path):
-    torch.manual_seed(1)
-    first = all_x(task(pre_transforms=[AddNoise()]))
-    drawn = torch.rand(3)
-    for path in cached(tmp_path):
-        path.unlink()
-    torch.manual_seed(1)
-    assert torch.equal(all_x(task(pre_transforms=[AddNoise()])), first)
-    assert torch.equal(torch.rand(3), drawn)
-
-
 def test_transforms_are_applied_to_training_graphs_alone_and_whenever_they_are_loaded(task):
     noisy, plain = task(transforms=[AddNoise()]), task()
     for part in ('val', 'test'):

@@ -3,7 +3,6 @@ import pytest
 import torch
 
 from experiments.data.byte_text import DocumentBytes
-from experiments.data.digits import DigitImages
 from experiments.data.sequences import SequenceData, Sequences, SequenceSource
 from experiments.data.text.document_files import Collection, Document, DocumentSource, Pair
 from experiments.data.text_pairs import DocumentPairs
@@ -102,27 +101,6 @@ def test_a_model_for_other_data_is_refused(made, width, match):
     check_model(model(PairClassifier if width == 2 else SequenceClassifier), data, 100, cls=True)
 
 
-def test_a_stand_in_says_so(capsys):
-    for source in (DocumentBytes(Documents()), DocumentPairs(Documents()), DigitImages()):
-        task = prepared(source)
-        assert task.data.about.startswith('stand-in for')
-        assert task.data.about in capsys.readouterr().out
-        assert int(task.data.parts['train'].tokens.max()) < task.data.num_tokens
-
-
-def test_documents_are_their_bytes():
-    part = DocumentBytes(Documents()).read(9).parts['train']
-    assert part.sequence(0).tobytes() == 'Größe 0 of'.encode()[:9]
-    assert part.label.tolist() == 5 * [0, 1]
-
-
-def test_names_of_classes_go_into_the_checkpoint():
-    loaded = LongRange(DocumentBytes(Documents()), max_length=9)
-    loaded.load_state_dict(prepared(DocumentBytes(Documents())).state_dict())
-    assert loaded.classes == ['a', 'b'] and loaded.data is None  # no file was read
-    assert prepared(Counting()).state_dict() == {}
-
-
 def test_pairs_that_there_are_stay_pairs():
     part = DocumentBytes(Pairs()).read(9).parts['dev']
     assert part.sequences_per_example == 2 and part.label.tolist() == [1, 0]
@@ -159,14 +137,3 @@ def test_a_part_without_examples_is_refused():
 
     with pytest.raises(ValueError, match="'source' must.*none.*dev.*counting"):
         prepared(NoDev())
-
-
-@pytest.mark.parametrize('options, match', [
-    (dict(max_length=0), "'max_length' must be at least 1"),
-    (dict(max_length=1, cls=True), "'max_length' must be at least 2"),
-    (dict(batch_size=0), "'batch_size' must be at least 1"),
-    (dict(seed=-1), "'seed' must be at least 0"),
-])
-def test_bad_arguments(options, match):
-    with pytest.raises(ValueError, match=match):
-        LongRange(Counting(), **{'max_length': 10, **options})

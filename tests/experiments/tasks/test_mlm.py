@@ -3,7 +3,6 @@
 from collections import Counter
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -11,7 +10,7 @@ from experiments.tasks import MaskedLanguage
 from experiments.tasks.batch_stream import BatchStream
 from graphattn.models import Encoder, MaskedLanguageModel
 from graphattn.patterns import Full
-from graphattn.sources import LearnedMaskSource, PatternSource
+from graphattn.sources import PatternSource
 from tests.experiments.data.text.traceable import held_out, write_traceable
 
 MAX_LENGTH = 32
@@ -98,20 +97,6 @@ def test_pairs_are_what_their_label_says(corpus):
 
 
 @pytest.mark.slow
-def test_one_segment_without_pairs(corpus):
-    folder, documents = corpus
-    words = words_of(folder)
-    task = prepared(corpus, next_sentence=False)
-    batch = next(iter(task.train_dataloader()))
-    assert batch.label.numel() == 0 and not batch.segments.any()
-    for tokens, _, _ in sequences(task.train_dataloader()):
-        text = [words[token] for token in tokens]
-        assert (text[0], text[-1], text.count('[SEP]')) == ('[CLS]', '[SEP]', 1)
-        assert len({place(word)[0] for word in text[1:-1] if word != '.'}) <= 1
-        assert len(text) <= MAX_LENGTH
-
-
-@pytest.mark.slow
 def test_every_token_of_the_corpus_is_seen_where_nothing_is_too_long(corpus):
     folder, documents = corpus
     task = prepared(corpus, next_sentence=False, max_length=MAX_LENGTH, short_share=0.)
@@ -167,29 +152,6 @@ def test_masks_change_with_the_epoch_and_stay_in_evaluation(corpus):
     assert not all(a.equal(b) for a, b in zip(batches[0], batches[2]))
 
 
-@pytest.mark.slow
-def test_workers_give_the_same_batches(corpus):
-    here, there = (list(prepared(corpus, num_workers=n).train_dataloader()) for n in (0, 2))
-    assert len(here) == len(there) > 3
-    assert all(torch.equal(a, b) for mine, theirs in zip(here, there)
-               for a, b in zip(mine, theirs))
-
-
-@pytest.mark.slow
-def test_processes_share_an_epoch(corpus):
-    alone = Counter(str(sequence) for sequence in
-                    sequences(prepared(corpus, batch_size=6).train_dataloader()))
-    shared, lengths = Counter(), set()
-    for rank in range(3):
-        loader = prepared(corpus, rank, 3, batch_size=2).train_dataloader()
-        lengths.add(len(list(loader)))
-        shared.update(str(sequence) for sequence in sequences(loader))
-    assert len(lengths) == 1
-    left = alone.total() % 6
-    assert not shared - alone
-    assert (alone - shared).total() == (left if left < 3 else 0)
-
-
 def stream(num_examples, batch_size, processes=1, rank=0, done=0, shuffle=True):
     return BatchStream(num_examples, batch_size, processes, rank, seed=5, shuffle=shuffle,
                        batches_done=lambda: done)
@@ -210,19 +172,6 @@ def test_every_example_once_an_epoch_over_all_processes(num_examples):
         assert len(set(indices)) == len(indices)
         left = num_examples % 6
         assert num_examples - len(indices) == (left if left < 3 else 0)
-
-
-def test_epochs_differ_in_order_and_evaluations_do_not():
-    first, second = (list(stream(20, 4, done=done)) for done in (0, 5))
-    assert [key for batch in first for key in batch] != [key for batch in second for key in batch]
-    in_order = list(stream(20, 4, done=5, shuffle=False))
-    assert in_order == [[(0, 4 * b + i) for i in range(4)] for b in range(5)]
-
-
-def test_a_stream_goes_on_from_any_batch():
-    whole = [*stream(22, 4), *stream(22, 4, done=6), *stream(22, 4, done=12)]
-    for done in (1, 5, 6, 11):
-        assert list(stream(22, 4, done=done)) == whole[done:done + 6]
 
 
 @pytest.mark.parametrize('option, value, match', [
@@ -261,29 +210,3 @@ def test_pairs_need_two_documents(tmp_path):
     (tmp_path / 'text.txt').write_text('\n\n'.join(few))
     with pytest.raises(ValueError, match="must have at least two documents .*got one for val"):
         prepared((tmp_path, few))
-
-
-@pytest.mark.slow
-def test_a_trained_tokenizer_is_kept_and_lies_in_the_runs_folder(corpus, monkeypatch):
-    folder, _ = corpus
-    task = prepared(corpus, tokenizer=None, vocab_size=300)
-    saved = (folder / 'run/tokenizer.json').read_bytes()
-    monkeypatch.setattr('experiments.tasks.mlm.train_tokenizer', None)  # not needed again
-    monkeypatch.setattr('experiments.tasks.mlm.encode_corpus', None)
-    again = prepared(corpus, tokenizer=None, vocab_size=300)
-    assert (folder / 'run/tokenizer.json').read_bytes() == saved
-    assert again.unigram_entropy == task.unigram_entropy > 1.
-
-
-def test_learned_masks_are_drawn(corpus):
-    source = LearnedMaskSource(heads=2, size=MAX_LENGTH)
-    encoder = Encoder(source, num_tokens=9, max_length=MAX_LENGTH, channels=8, heads=2,
-                      num_layers=2, share_source=True)
-    task = MaskedLanguage()
-    figures = task.figures(MaskedLanguageModel(encoder))
-    assert list(figures) == ['masks']
-    heads = [axes for axes in figures['masks'].axes if axes.images]
-    assert len(heads) == 2
-    drawn = np.asarray(heads[1].images[0].get_array())
-    assert np.allclose(drawn, source.probability()[1].detach())
-    assert task.figures(model()) == {}

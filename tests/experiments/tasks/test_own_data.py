@@ -16,18 +16,15 @@ from PIL import Image
 import experiments
 from analysis.command import as_csv
 from experiments import cli, predict, train
-from experiments.data.image_files import ImageFiles, read_image
-from experiments.data.labels import PARTS, stratified
-from experiments.data.text.document_files import Pair
+from experiments.data.image_files import ImageFiles
+from experiments.data.labels import stratified
 from experiments.data.text.text_table import TextTable
-from experiments.data.text.tokenizer import special_tokens, train_tokenizer
 from experiments.data.text_pairs import AanPairs
 from experiments.data.token_arrays import TokenArrays
 from experiments.modules import Classification
 from experiments.runs.command import run_or_exit
 from experiments.runs.tables import report
 from experiments.tasks import LongRange
-from experiments.tasks.documents import encode
 from graphattn.models import Encoder, PairClassifier
 from graphattn.patterns import Full
 from graphattn.sources import PatternSource
@@ -100,18 +97,6 @@ def test_what_is_predicted_is_as_right_as_what_was_tested(kind, runs, tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_run_comes_with_its_tokenizer_and_classes(runs):
-    run = experiments.load_run(runs['text'] / 'run')
-    assert run.classes == CLASSES and run.tokenizer.get_vocab_size() <= 120
-    ids = run.tokenizer.encode('rain, snow').ids
-    with torch.no_grad():
-        logits = run.module.model(torch.tensor(ids), torch.tensor([0, len(ids)]))
-    assert logits.shape == (1, 2)
-    run = experiments.load_run(runs['tokens'] / 'run')
-    assert run.classes == ['0', '1'] and run.tokenizer is None
-
-
-@pytest.mark.slow
 def test_a_run_of_another_version_says_what_differs(runs, tmp_path):
     for path in (runs['tokens'] / 'run').rglob('*.*'):
         copy = tmp_path / path.relative_to(runs['tokens'] / 'run')
@@ -136,36 +121,6 @@ def test_a_run_of_another_version_says_what_differs(runs, tmp_path):
 def write(path, text):
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == '.gz' else text.encode())
     return path
-
-
-def test_numbers_are_classes_in_their_order_and_pairs_have_two_texts(tmp_path):
-    rows = ''.join(f'one {i},two {i},{"2" if i % 2 else "10"}\n' for i in range(40))
-    path = write(tmp_path / 'pairs.csv', f'text_a,text_b,label\n{rows}')
-    classes, parts = TextTable(str(path)).read()
-    assert classes == ('2', '10')
-    assert {part: len(some) for part, some in parts.items()} == {'train': 32, 'dev': 4, 'test': 4}
-    for document in parts['train']:
-        number = int(document.second.removeprefix('two '))
-        assert document.texts == (f'one {number}', f'two {number}')
-        assert classes[document.label] == ('2' if number % 2 else '10')
-
-
-def test_a_pair_is_two_texts_between_separators(tmp_path):
-    tokenizer = train_tokenizer(lambda: ['one two three four'] * 3, 100)
-    special = special_tokens(tokenizer)
-    (ids, length), = encode([Pair('one one one one', 'two', 0)], tokenizer, 6)
-    whole = tokenizer.encode('one one one one', 'two').ids
-    assert length == len(whole) and ids.tolist() == [*whole[:3], special.sep, *whole[-2:]] != whole
-
-
-def test_files_for_development_and_testing_are_taken_as_they_are(tmp_path):
-    names = {part: str(write_table(tmp_path / f'{part}.csv', 20, seed))
-             for seed, part in enumerate(PARTS)}
-    parts = TextTable(names['train'], names['dev'], names['test']).read().parts
-    assert [len(parts[part]) for part in PARTS] == [20, 20, 20]
-    assert all(document.text.startswith('1 ') for document in parts['dev'])
-    parts = TextTable(names['train'], test=names['test']).read().parts
-    assert [len(parts[part]) for part in PARTS] == [18, 2, 20]
 
 
 BAD_TABLES = [
@@ -193,15 +148,6 @@ def test_a_bad_table_is_named(name, text, words, tmp_path):
     assert name in str(raised.value)
 
 
-def test_a_label_that_is_no_class_is_named(tmp_path):
-    learn = str(write_table(tmp_path / 'a.jsonl'))
-    test = str(write(tmp_path / 'test.csv', 'text,label\n"a\nb",food\nx,fod\n'))
-    with pytest.raises(ValueError, match="test.csv, line 4:.*2 classes food,.*got 'fod'"):
-        TextTable(learn, test=test).read()
-    with pytest.raises(ValueError, match="a.jsonl, line 1: expected .* classes x, y .*got 'food'"):
-        TextTable(learn, classes=['x', 'y']).read()
-
-
 # Parts ###############################################################################
 
 
@@ -227,19 +173,6 @@ def test_equal_examples_are_in_one_part():
 
 
 # Images ##############################################################################
-
-
-def test_images_are_bytes_in_raster_order(tmp_path):
-    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
-    Image.fromarray(image).save(tmp_path / 'a.png')
-    assert np.array_equal(read_image(tmp_path / 'a.png', colour=True), image)
-    assert read_image(tmp_path / 'a.png').shape == (2, 4)
-    assert read_image(tmp_path / 'a.png', (5, 3)).shape == (5, 3)
-    data = ImageFiles(str(write_images(tmp_path / 'images')), colour=True).read(10**6)
-    assert data.shape == (3, 4, 3) and data.longest == 36 and data.classes == ('dark', 'light')
-    for part in data.parts.values():
-        assert [part.sequence(number).mean() > 128 for number in range(part.num_sequences)] == (
-            part.label == 1).tolist()
 
 
 def test_images_of_several_sizes_are_named_unless_they_are_to_have_one(tmp_path):
@@ -275,23 +208,6 @@ def test_a_folder_without_images_is_named(tmp_path):
 
 
 # Token ids ###########################################################################
-
-
-def test_ids_come_from_both_kinds_of_file_and_without_their_padding(tmp_path):
-    tokens = np.array([[5, 0, 7, 0], [70000, 1, 2, 3]] * 10)
-    label = np.array(['b', 'a'] * 10)
-    np.savez(tmp_path / 'a.npz', tokens=tokens, label=label)
-    np.save(tmp_path / 'a.npy', tokens)
-    np.save(tmp_path / 'a_label.npy', label)
-    for name in ('a.npz', 'a.npy'):
-        path = str(tmp_path / name)
-        data = TokenArrays(path, path, path, padding=0).read(3)
-        assert data.classes == ('a', 'b') and data.num_tokens == 70001 and data.longest == 3
-        part = data.parts['train']
-        assert part.sequence(0).tolist() == [5, 0, 7] and part.label[:2].tolist() == [1, 0]
-        assert part.sequence(1).tolist() == [70000, 1, 2]
-        names, rows = zip(*TokenArrays(path, padding=0).unlabelled(Path(path)))
-        assert names[:2] == ('0', '1') and rows[0][0].tolist() == [5, 0, 7]
 
 
 @pytest.mark.parametrize('arrays, words', [

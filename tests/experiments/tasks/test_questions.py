@@ -2,7 +2,6 @@
 
 import json
 import random
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 
 from experiments.data.batch import ChoiceBatch
 from experiments.data.text.choice_files import ChoiceQuestion, ChoiceSource
-from experiments.data.text.question_files import Question, QuestionData, QuestionSource
+from experiments.data.text.question_files import Question, QuestionData
 from experiments.data.text.tokenizer import special_tokens, train_tokenizer
 from experiments.modules import MultipleChoice, QuestionAnswering
 from experiments.modules.question_answering import Answered, best_threshold, span_loss
@@ -174,14 +173,6 @@ def test_the_loss_is_that_of_all_answers(tokenizer):
     assert torch.allclose(span_loss(logits, other), expected)
 
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.half])
-def test_the_loss_of_short_numbers_is_as_exact_as_others(dtype, tokenizer):
-    batch = encoded(tokenizer, question(0, 12, 3, 5), question(1, 8)).questions_batch([0, 1])
-    logits = torch.randn(len(batch.tokens), 2, generator=torch.manual_seed(0)).to(dtype)
-    loss = span_loss(logits, batch)
-    assert loss.dtype == torch.float and torch.equal(loss, span_loss(logits.float(), batch))
-
-
 def row(name, margin, has_answer, f1, f1_of_none):
     return Answered(name, [(name, 0.)], margin, has_answer, (f1, f1), (f1_of_none, f1_of_none))
 
@@ -196,14 +187,6 @@ def test_the_threshold_is_the_best_for_f1():
     best = best_threshold(rows)
     assert mean(best) == max(map(mean, (-4, -3, -1, 2, 5))) == mean(2.)
     assert best_threshold([row('a', 3., False, 0., 1.)]) < -1e29
-
-
-class Given(QuestionSource):
-    def __init__(self, *questions):
-        self.data = QuestionData('given', dict.fromkeys(('train', 'dev', 'test'), list(questions)))
-
-    def read(self):
-        return self.data
 
 
 def answering(**options):
@@ -234,30 +217,6 @@ def test_the_answer_is_the_best_of_all_windows_and_none_where_that_is_likelier(t
     nbest = json.loads((tmp_path / 'nbest.json').read_text())
     assert nbest['0'][0] == {'text': questions[0].accepted[0], 'score': 8.}
     assert {len(row) for row in nbest.values()} == {3}
-
-
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float, torch.double])
-def test_the_threshold_is_kept_as_exactly_as_it_is_compared(dtype, tokenizer):
-    batch = encoded(tokenizer, question(0, 12, 3, 5)).questions_batch([0])
-    for seed in range(20):
-        module = answering(may_have_none=True).to(dtype)
-        logits = torch.randn(len(batch.tokens), 2, generator=torch.manual_seed(seed))
-        logits[batch.first, 0] = logits[batch.last, 1] = 5 + seed / 7
-        module._logits = lambda given, logits=logits: (logits, [])
-        logged = {}
-        module.log_dict = logged.update
-        module.validation_step(batch, 0)
-        module.on_validation_epoch_end()
-        assert logged['val/f1'] == 1., seed
-
-
-def test_a_question_without_a_text_is_answered_with_nothing(tokenizer):
-    examples = encoded(tokenizer, Question('0', 'bamp?', (), (), ('bell',)))
-    module, logged = answering(), {}
-    module.validation_step(examples.questions_batch([0]), 0)
-    module.log_dict = logged.update
-    module.on_validation_epoch_end()
-    assert logged == {'val/exact_match': 0., 'val/f1': 0.}
 
 
 def test_the_question_is_global(tokenizer):
@@ -375,10 +334,3 @@ def test_a_part_that_is_also_for_testing_is_encoded_once(tokenizer, tmp_path, ca
     data.setup()
     assert data.sets['test'] is data.sets['dev']
     assert 'stories, dev       300 questions of 4 choices;' in capsys.readouterr().out
-
-
-def test_who_waits_for_choices_at_a_terminal_sees_how_far_they_are(tokenizer, capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
-    many = [STORY._replace(text=f'bamp bell {number}') for number in range(300)]
-    EncodedChoices(many, tokenizer, 24, 'train')
-    assert 'encoding choices of train: 100%' in capsys.readouterr().err

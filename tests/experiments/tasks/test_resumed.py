@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 
 WORDS = 'lamp bell bird cook fell game hook land mast nest oath park rope song tree wood'.split()
 RUN = {'seed_everything': 1, 'checkpoint_every': 2,
-       'trainer': {'max_steps': 9, 'max_epochs': -1, 'accelerator': 'cpu', 'devices': 1,
-                   'enable_progress_bar': False, 'limit_test_batches': 3, 'limit_val_batches': 3}}
+       'trainer': {'max_steps': 7, 'max_epochs': -1, 'accelerator': 'cpu', 'devices': 1,
+                   'enable_progress_bar': False, 'limit_test_batches': 2, 'limit_val_batches': 2}}
 SIZES = {'channels': 8, 'heads': 2, 'num_layers': 1, 'dropout': .1, 'share_source': True}
 
 
@@ -133,7 +133,7 @@ def ended(processes):
 
 
 @pytest.mark.parametrize('task_of, ranks', [
-    (questions, 1), (choices, 2), (density, 1), (graphs, 2), (graphs, 1), (neighbors, 1)])
+    (questions, 1), (choices, 1), (density, 1), (graphs, 2), (neighbors, 1)])
 def test_a_run_that_is_killed_and_resumed_ends_with_the_same_numbers(task_of, ranks, tmp_path):
     config = tmp_path / 'config.yaml'
     config.write_text(yaml.safe_dump(task_of(tmp_path)))
@@ -148,7 +148,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_numbers(task_of, ra
     ended(fit(config, tmp_path / 'cut', ranks, '--ckpt_path', str(last)))
     whole, cut = (torch.load(tmp_path / run / 'checkpoints/last.ckpt', weights_only=True)
                   for run in ('whole', 'cut'))
-    assert whole['global_step'] == cut['global_step'] == 9
+    assert whole['global_step'] == cut['global_step'] == 7
     for name, value in whole['state_dict'].items():
         assert torch.equal(value, cut['state_dict'][name]), name
     first, second = (json.loads((tmp_path / run / 'summary.json').read_text())

@@ -158,7 +158,7 @@ def test_batches_of_several_lengths_equal_the_definition():
 
 @pytest.mark.slow
 def test_ranges_that_cross_chunks_equal_the_definition():
-    graph = of_mask(band(3000, 3000, 80, 80))
+    graph = of_mask(band(3000, 3000, 30, 30))
     assert_equals_the_definition(graph, draw(graph, 128, heads=1, kv_heads=1))
 
 

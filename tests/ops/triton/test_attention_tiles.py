@@ -50,16 +50,16 @@ def assert_same(monkeypatch, graph, tensors, expected=None, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize('name', ['ragged_rectangles', 'hub', 'more_queries', 'no_edges',
-                                  'graph_per_head', 'no_keys'])
+@pytest.mark.parametrize('name, dtype', [
+    ('hub', torch.float16), *product(['ragged_rectangles', 'hub', 'more_queries', 'no_edges',
+                                      'graph_per_head', 'no_keys'], [torch.bfloat16])])
 def test_equals_rows(name, dtype, monkeypatch):
     graph = GRAPHS[name]()
     assert_same(monkeypatch, graph, inputs(graph, 2, 2, 8, 2, dtype))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('channels', [20, 64, 128])
+@pytest.mark.parametrize('channels', [20, 128])
 def test_equals_rows_at_every_width(channels, monkeypatch):
     graph = random_graph(70, 40, 0.3)
     assert_same(monkeypatch, graph, inputs(graph, 2, 1, channels, 2, torch.bfloat16))
@@ -72,14 +72,14 @@ def far_from_one_another():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('graph, num_kv_heads, dropout_p', [
-    (far_from_one_another, 2, 0.), (lambda: random_graph(66, 65, 0.2), 1, 0.3),
-    (lambda: BipartiteGraph.batch([random_graph(20, 34, 0.5), random_graph(15, 34, 0.5)]), 2, 0.)],
+@pytest.mark.parametrize('graph, heads, dropout_p', [
+    (far_from_one_another, 1, 0.), (lambda: random_graph(66, 65, 0.2), 2, 0.3),
+    (lambda: BipartiteGraph.batch([random_graph(20, 34, 0.5), random_graph(15, 34, 0.5)]), 1, 0.)],
     ids=['far', 'close', 'batch'])
-def test_many_tiles_are_cut_into_parts(graph, num_kv_heads, dropout_p, monkeypatch):
+def test_many_tiles_are_cut_into_parts(graph, heads, dropout_p, monkeypatch):
     """Some of which have no edges, where these are far from one another."""
     graph, sizes = graph(), []
-    tensors = inputs(graph, 2, num_kv_heads, 4, 2, torch.bfloat16)
+    tensors = inputs(graph, heads, 1, 4, heads, torch.bfloat16)
     monkeypatch.setattr(tiles, '_SHARE_OF_A_PART', 16)
     monkeypatch.setattr(tiles, '_TILES_OF_A_PART', 10**6)
     expected = by(1, monkeypatch, graph, tensors, dropout_p=dropout_p)
@@ -139,8 +139,9 @@ def test_dropout_and_shared_keys(heads, num_kv_heads, dropout_p, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('part', range(3), ids=['query', 'key', 'value'])
-@pytest.mark.parametrize('poison, softcap', [(torch.nan, None), (torch.inf, None), (torch.inf, 2.)])
+@pytest.mark.parametrize('part, poison, softcap', [
+    (0, torch.nan, None), (1, torch.nan, None), (2, torch.nan, None), (1, torch.inf, None),
+    (0, torch.inf, 2.)])
 def test_non_finite_values_pass_along_edges(part, poison, softcap, monkeypatch):
     graph = GRAPHS['hub']()
     tensors = inputs(graph, 1, 1, 4, 1, torch.bfloat16)

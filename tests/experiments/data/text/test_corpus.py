@@ -1,7 +1,6 @@
 """Reading text, and the corpus that every machine has."""
 
 import json
-from itertools import islice
 
 import pytest
 from datasets import Dataset, DatasetDict
@@ -165,17 +164,6 @@ def test_documentation_is_collected_once_each(installed, tmp_path, monkeypatch):
     assert counts['words_of_package'] == {'python': 15, 'p': 10, 'p-1.0.dist-info': 9}
     saved = json.loads((tmp_path / 'out/sources.json').read_text())
     assert saved == counts and (tmp_path / 'out').stat().st_mode & 0o777 == 0o755
-
-
-def test_documentation_is_written_whole_or_not_at_all(installed, tmp_path, monkeypatch):
-    def fail(documents):
-        yield from islice(documents, 1)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(corpus, 'distinct', fail)
-    with pytest.raises(KeyboardInterrupt):
-        build_docs(tmp_path / 'out')
-    assert [path.name for path in tmp_path.iterdir()] == ['python']
 
 
 @pytest.mark.parametrize('build', [build_docs, lambda out: build_local_glue(out, [], 10, 5),

@@ -16,7 +16,6 @@ from experiments.data.text.document_files import (
     Newsgroups,
     divide,
     part_of,
-    read_json_lines,
 )
 from tests.experiments.document_folders import write_imdb
 
@@ -67,15 +66,6 @@ def write_split(folder, split):
     return str(folder / 'splits.json')
 
 
-def test_a_split_file_is_used_as_it_is(tmp_path, recwarn):
-    split = {'test': [3, '0000004'], 'train': [9, 1], 'dev': [2]}
-    source = Hyperpartisan(**write_articles(tmp_path, BODIES), splits=write_split(tmp_path, split))
-    parts = source.read().parts
-    assert {part: [int(text.split()[1]) for text, _ in parts[part]] for part in PARTS} == {
-        'train': [9, 1], 'dev': [2], 'test': [3, 4]}
-    assert not recwarn
-
-
 def test_a_leaking_split_is_said_to_leak(tmp_path):
     split = {'train': [1, 2, 3, 4], 'dev': [5, 6], 'test': [2, 3, 5, 7]}
     source = Hyperpartisan(**write_articles(tmp_path, BODIES), splits=write_split(tmp_path, split))
@@ -123,15 +113,6 @@ def test_malformed_xml_is_refused_with_its_line(name, content, match, tmp_path):
     files = write_articles(tmp_path, BODIES)
     (tmp_path / f'{name}.xml').write_text(HEAD.strip() + content)
     with pytest.raises(ValueError, match=match):
-        Hyperpartisan(**files).read()
-
-
-def test_xml_in_another_encoding_is_refused(tmp_path):
-    files = write_articles(tmp_path, BODIES)
-    content = ('<?xml version="1.0" encoding="latin-1"?>\n<articles>\n'
-               '<article id="1">é</article></articles>')
-    (tmp_path / 'articles.xml').write_bytes(content.encode('latin-1'))
-    with pytest.raises(ValueError, match=r'articles.xml, line 3: .* in UTF-8 \(.*invalid token'):
         Hyperpartisan(**files).read()
 
 
@@ -218,15 +199,6 @@ def test_imdb(tmp_path):
         assert text.split()[0] in (('dull', 'bad', 'poor'), ('fine', 'good', 'great'))[label]
 
 
-@pytest.mark.parametrize('content, match', [
-    (b'', 'an empty document'), (b'fine\nscen\xe9', 'line 2: not UTF-8')])
-def test_imdb_that_is_refused(content, match, tmp_path):
-    write_imdb(tmp_path)
-    (tmp_path / 'train/pos/3_1.txt').write_bytes(content)
-    with pytest.raises(ValueError, match=rf'pos/3_1.txt.*{match}'):
-        Imdb(str(tmp_path)).read()
-
-
 def write_reviews(path, lengths):
     lines = [json.dumps({'reviewText': f'r{number} ' + 'word ' * (length - 1),
                          'overall': float(number % 5 + 1), 'asin': 'x'})
@@ -234,17 +206,6 @@ def write_reviews(path, lengths):
     with (gzip.open if path.suffix == '.gz' else open)(path, 'wt') as file:
         file.write('\n'.join(lines) + '\n')
     return str(path)
-
-
-@pytest.mark.parametrize('name', ['books.json', 'books.json.gz'])
-def test_reviews_longer_than(name, tmp_path):
-    path = write_reviews(tmp_path / name, [5, 6, 7] * 40)
-    collection = AmazonReviews(path, 5).read()
-    assert collection.classes == ('1', '2', '3', '4', '5')
-    found = {int(text.split()[0][1:]): label for text, label in everything(collection)}
-    assert found == {number: number % 5 for number in range(120) if number % 3}
-    assert len(collection.parts['train']) > 50
-    assert AmazonReviews(path, 5, seed=1).read() != collection
 
 
 def test_a_sample_of_reviews_is_uniform_and_repeats(tmp_path):
@@ -277,23 +238,6 @@ def test_malformed_lines_of_reviews(line, match, tmp_path):
         file.write((line if isinstance(line, bytes) else line.encode()) + b'\n')
     with pytest.raises(ValueError, match=f'books.json, {match}' if 'line' in match else match):
         AmazonReviews(path, 5).read()
-
-
-def test_a_broken_gzip_file(tmp_path):
-    path = tmp_path / 'books.json.gz'
-    write_reviews(path, list(range(1, 400)))
-    whole = path.read_bytes()
-    for content in (b'no gzip', whole[:len(whole) // 2], whole[:200] + b'\0' * 50 + whole[250:]):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match="'path' cannot be read: .*books.json.gz|"
-                                             'books.json.gz, line'):
-            list(read_json_lines(path))
-
-
-def test_blank_lines_between_objects_are_passed_over(tmp_path):
-    path = tmp_path / 'rows.jsonl'
-    path.write_text('{"a": 1}\n\n  \r\n{"a": 2}\n\n')
-    assert list(read_json_lines(path)) == [(1, {'a': 1}), (4, {'a': 2})]
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Token ids on disk, and the sequences that are cut from them."""
 
-import math
 import multiprocessing
 import os
 import pickle
@@ -13,9 +12,8 @@ import numpy as np
 import pytest
 
 from experiments.data.text import encoding
-from experiments.data.text.corpus import is_held_out, read_documents
 from experiments.data.text.encoding import EncodedCorpus, corpus_key, encode_corpus
-from experiments.data.text.tokenizer import load_tokenizer, special_tokens
+from experiments.data.text.tokenizer import load_tokenizer
 from tests.experiments.data.text.traceable import held_out, write_traceable
 
 
@@ -73,15 +71,6 @@ def test_ids_beyond_16_bits_are_kept(traceable, tmp_path):
 
 
 @pytest.mark.slow
-def test_unigram_entropy(encoded):
-    _, tokenizer, parts = encoded
-    corpus = parts['train']
-    corpus.counts[:] = 0
-    corpus.counts[[4, 5, 6, 7]] = 100, 2, 1, 1  # the first of them is [MASK]
-    assert corpus.unigram_entropy(special_tokens(tokenizer)) == pytest.approx(1.5 * math.log(2))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('target, short_share', [(20, 0.), (20, 0.5), (1000, 0.)])
 def test_sequences_are_whole_sentences_of_one_document(encoded, target, short_share):
     corpus = encoded[2]['train']
@@ -99,14 +88,6 @@ def test_sequences_are_whole_sentences_of_one_document(encoded, target, short_sh
         assert 0.2 < is_short.mean() < 0.6
     assert target < 1000 or len(begin) == corpus.num_documents + 1
     assert np.array_equal(begin, corpus.cut(target, short_share, seed=0))
-
-
-@pytest.mark.slow
-def test_cutting_in_blocks_of_documents_changes_nothing(encoded, monkeypatch):
-    corpus = encoded[2]['train']
-    whole = encoding._cut_documents(corpus.document_ptr, corpus.sentence_ptr, 20, 0.1,
-                                    np.random.default_rng((3, 20)))
-    assert corpus.cut(20, 0.1, seed=3).tolist() == [*whole, corpus.num_sentences]
 
 
 @pytest.mark.slow
@@ -203,18 +184,6 @@ def test_a_shard_that_was_cut_short_is_named(name, traceable, tmp_path, monkeypa
     shutil.rmtree(tmp_path / 'encoded-shards/000001')  # as it says
     monkeypatch.setattr(encoding, 'new_folder', write)
     encode_corpus(path, tokenizer, tmp_path / 'encoded')
-
-
-@pytest.mark.slow
-def test_characters_and_bytes_are_those_of_the_text(traceable, encoded):
-    documents, _, parts = encoded
-    texts = {'train': [], 'val': []}
-    for document in read_documents(traceable[1]):
-        texts['val' if is_held_out(document) else 'train'].append(' '.join(document))
-    for part, corpus in parts.items():
-        assert corpus.size['documents'] == len(texts[part]) == corpus.num_documents
-        assert corpus.size['characters'] == sum(map(len, texts[part]))
-        assert corpus.size['bytes'] == sum(len(text.encode()) for text in texts[part])
 
 
 @pytest.mark.slow

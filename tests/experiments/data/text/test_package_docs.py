@@ -1,6 +1,6 @@
 """Documentation of packages as a task: classes, parts, and that no document prints its label."""
 
-import json
+
 import re
 
 import pytest
@@ -10,8 +10,6 @@ from experiments.data.text.package_docs import (
     MASK,
     PackageDocs,
     build_package_docs,
-    names_pattern,
-    variants,
 )
 
 SUBJECT = {'torch': 'gradients', 'sklearn': 'clusters', '_pytest': 'fixtures', 'pip': 'wheels'}
@@ -56,11 +54,6 @@ def test_no_document_prints_the_name_of_a_class(folder):
             assert text.endswith('long in pipelines.')
 
 
-def test_names_of_packages_that_are_no_classes_stay(folder):
-    read = PackageDocs(str(folder), 3, 1, num_classes=2).read()
-    assert all(' in pytest. Number' in text for text, _ in read.parts['train'])
-
-
 @pytest.mark.parametrize('options, match', [
     (dict(num_classes=4), r"'num_classes' must be at most 3, .* packages with 20 .*\(got 4\)"),
     (dict(min_documents=40), r'at most 1, .*\(got none, which needs 2\)'),
@@ -68,28 +61,6 @@ def test_names_of_packages_that_are_no_classes_stay(folder):
 def test_too_few_packages(options, match, folder):
     with pytest.raises(ValueError, match=match):
         PackageDocs(str(folder), **{'min_words': 3, 'min_documents': 20, **options}).read()
-
-
-def test_variants_of_names():
-    assert variants(['sklearn', 'scikit-learn']) == [
-        'scikit learn', 'scikit-learn', 'scikit_learn', 'scikitlearn', 'sklearn']
-    assert variants(['attr']) == ['attr'] and variants(['_x2']) == ['x', 'x2']
-    pattern = names_pattern(['re', 'a.b', 'numpy'])
-    assert pattern.sub('#', 'Re: a.b axb are NumPy-like numpydoc') == '#: # axb are #-like #'
-
-
-@pytest.mark.slow
-def test_what_is_built_is_whole(folder):
-    names = json.loads((folder / 'names.json').read_text())
-    assert set(names) == set(SUBJECT) and 'scikit-learn' in names['sklearn']
-
-    def broken():
-        yield 'torch', ['One.']
-        raise OSError
-
-    with pytest.raises(OSError):
-        build_package_docs(folder.parent / 'other', broken())
-    assert [path.name for path in folder.parent.iterdir()] == ['package_docs']
 
 
 @pytest.mark.parametrize('name', ['min_words', 'min_documents', 'num_classes'])

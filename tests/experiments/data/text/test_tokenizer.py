@@ -4,7 +4,6 @@ import signal
 
 import numpy as np
 import pytest
-from tokenizers import ByteLevelBPETokenizer
 
 from experiments.data.text.tokenizer import (
     NAMES,
@@ -33,14 +32,6 @@ def test_a_trained_tokenizer_is_berts(tmp_path):
     first_end = pair.tokens.index('[SEP]')
     assert pair.type_ids == [0] * (first_end + 1) + [1] * (len(pair.ids) - first_end - 1)
     assert tokenizer.decode(tokenizer.encode('the cats').ids) == 'the cats'
-
-
-def test_training_again_gives_the_same_and_so_does_its_file(tmp_path):
-    tokenizer, again = train_tokenizer(texts, 60), train_tokenizer(texts, 60)
-    assert tokenizer.get_vocab() == again.get_vocab()
-    tokenizer.save(str(tmp_path / 'tokenizer.json'))
-    loaded = load_tokenizer(tmp_path / 'tokenizer.json')
-    assert loaded.encode('The cat', 'sat').ids == tokenizer.encode('The cat', 'sat').ids
 
 
 def test_the_ids_of_a_pre_training_must_stand_for_the_same_tokens(tmp_path):
@@ -86,23 +77,6 @@ def test_a_vocabulary_file_has_its_own_ids(tmp_path):
     tokenizer = load_tokenizer(path)
     assert special_tokens(tokenizer) == (7, 6, 3, 2, 1)
     assert tokenizer.encode('The cats purr').ids == [3, 0, 4, 5, 6, 2]
-
-
-@pytest.mark.parametrize('end', ['\n', '\r\n'])
-def test_a_line_break_of_unicode_is_a_token(end, tmp_path):
-    words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '\u2028', '\x85', 'cat']
-    (tmp_path / 'vocab.txt').write_text(''.join(f'{word}{end}' for word in words), newline='')
-    assert load_tokenizer(tmp_path / 'vocab.txt').get_vocab() == dict(zip(words, range(8)))
-
-
-def test_robertas_special_tokens_have_other_names(tmp_path):
-    tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator(['the cats purr'] * 3, special_tokens=[
-        '<s>', '<pad>', '</s>', '<unk>', '<mask>'], show_progress=False)
-    tokenizer.save(str(tmp_path / 'tokenizer.json'))
-    loaded = load_tokenizer(tmp_path / 'tokenizer.json')
-    assert special_tokens(loaded) == (1, 3, 0, 2, 4)
-    assert loaded.decode(loaded.encode('the cats').ids) == 'the cats'
 
 
 @pytest.mark.parametrize('name, content, match', [
