@@ -81,8 +81,8 @@ class InputClusters(NamedTuple):
 
 
 def counts_of(candidates: Sequence[Any]) -> tuple[int, ...]:
-    """Return the different numbers of clusters of those candidates that are edges along clusters,
-    in ascending order."""
+    """Return the numbers of clusters that ``candidates`` ask for, such as 32 for ``'8 keys of 32
+    clusters'``. Each number is listed once, and they ascend."""
     return tuple(sorted({each.clusters for each in candidates if isinstance(each, ClusterKeys)}))
 
 

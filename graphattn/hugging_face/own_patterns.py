@@ -158,8 +158,8 @@ def pattern_of(given: str, fields: Mapping[str, np.ndarray], row: int) -> Patter
 
 
 def join_edges(layers: Sequence[OwnEdges], num_heads: Sequence[int]) -> dict[str, np.ndarray]:
-    """Return the edges of all layers as the fields ``own_keys`` and ``own_offsets`` of a
-    :class:`Profile`, and its fields about clusters.
+    """Return the edges of all layers as fields of a :class:`Profile`, by name: ``own_keys``,
+    ``own_offsets``, and the fields of the clusters such as ``cluster_query``.
 
     Args:
         layers (sequence of OwnEdges): Edges of each layer; empty if no candidate needs them.

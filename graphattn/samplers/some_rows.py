@@ -51,8 +51,9 @@ def sample_rows(
     """
     check_sampling(model, generator, 'compiled', ('compiled',))
     if model.device.type != 'cpu':
-        raise ValueError(f"'model' must be on a CPU to draw its rows separately (got "
-                         f"{model.device}); move the factors by .cpu()")
+        raise ValueError(f"'model' must be on a CPU, because only loops for CPUs draw some "
+                         f"rows without the others (got {model.device}); move its factors by "
+                         f".cpu()")
     takes_compiled(model, 'compiled')  # raises if unavailable
     draw = {'bernoulli': _draw_exactly, 'poisson': _draw_poisson}[distribution]
     with without_autocast(model.device):

@@ -31,9 +31,10 @@ def pair_arrays(model: FactorModel) -> tuple[np.ndarray, ...]:
 
 
 class Rates:
-    r"""The rates :math:`p_{ij} + \delta` at which keys are drawn, as a product of two factors, and
-    the sum and the maximum of the key factor over the keys of each segment. Exploration
-    :math:`\delta` is one more cluster of the factors."""
+    r"""The rates :math:`p_{ij} + \delta` at which keys are drawn, as the product of a matrix of
+    queries and a matrix of keys. Both have a column for each cluster, and one more column for the
+    exploration rate :math:`\delta`, which all pairs share. The sum and the maximum of each column
+    over the keys of a segment are stored too."""
 
     def __init__(self, model: FactorModel):
         query, key_factor = model.rate_factors()
