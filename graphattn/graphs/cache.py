@@ -74,20 +74,25 @@ class GraphCache:
             return
         self._kept[key] = graph, num_bytes
         self._num_bytes += num_bytes
-        for part in key if isinstance(key, tuple) else ():
-            if isinstance(part, Name):
-                self._keys_of.setdefault(part, set()).add(key)
+        for name in _names(key):
+            self._keys_of.setdefault(name, set()).add(key)
         while self._num_bytes > self.max_bytes:
-            _, (_, num_bytes) = self._kept.popitem(last=False)
-            self._num_bytes -= num_bytes
+            self._remove(next(iter(self._kept)))
+
+    def _remove(self, key: Hashable) -> None:
+        _, num_bytes = self._kept.pop(key)
+        self._num_bytes -= num_bytes
+        for name in _names(key):
+            self._keys_of[name].remove(key)
+            if not self._keys_of[name]:
+                del self._keys_of[name]
 
     def drop(self, names: Iterable[Name]) -> None:
         """Drop all cached values whose keys contain one of ``names``."""
         with self._lock:
             for name in names:
-                for key in self._keys_of.pop(name, ()):
-                    _, num_bytes = self._kept.pop(key, (None, 0))  # it may have been evicted
-                    self._num_bytes -= num_bytes
+                for key in list(self._keys_of.get(name, ())):
+                    self._remove(key)
 
     def clear(self) -> None:
         """Drop all cached values."""
@@ -104,6 +109,11 @@ class GraphCache:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+def _names(key: Hashable) -> set[Name]:
+    """Return the names of objects in a cache key."""
+    return {part for part in key if isinstance(part, Name)} if isinstance(key, tuple) else set()
 
 
 def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:

@@ -7,6 +7,7 @@ import torch
 from graphattn.graphs.cache import (
     GRAPHS,
     GraphCache,
+    Name,
     bytes_in_use,
     bytes_of_key,
 )
@@ -91,3 +92,15 @@ def test_derivatives_of_functions_leave_usable_graphs_behind(room, pattern, seed
     graph = source(x, x, ptr)
     assert graph.csr[1].numpy().size == graph.num_edges
     torch.testing.assert_close(derivative, torch.autograd.grad(total(x), x)[0])
+
+
+def test_names_of_values_that_are_gone_are_forgotten():
+    cache, names = GraphCache(2**14), [Name('lives on'), Name('deleted')]
+    for number in range(500):  # as a fixed graph joined with the edges of each step
+        cache.get((names[0], number), lambda: SlidingWindow(1).build(40))
+    cache.get((*names, 0), lambda: SlidingWindow(1).build(40))
+    assert cache._keys_of[names[0]] == set(cache._kept) and len(cache) < 500
+    cache.drop(names[1:])
+    assert cache._keys_of == {names[0]: set(cache._kept)} and len(cache) > 0
+    cache.drop(names)
+    assert len(cache) == cache.nbytes == len(cache._keys_of) == 0
