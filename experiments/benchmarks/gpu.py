@@ -128,15 +128,7 @@ def of_rows(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
     """Return a row with the times of two kinds of kernels along rows of edges: in one, a program
     computes one head of a row, and in the other, all heads of a row. On a CPU both run the same
-    kernel.
-
-    Args:
-        n: Number of tokens.
-        degree: Number of keys per query.
-        heads: Number of heads.
-        channels: Channels of a head.
-        dtype: Dtype of queries, keys and values.
-        rounds: Number of measurements.
+    kernel. The arguments are those of :func:`of_attention`.
     """
     graph = RandomKeys(degree).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)

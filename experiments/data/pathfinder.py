@@ -234,7 +234,7 @@ class Dashes(NamedTuple):
 
 @cache
 def draw_dashes(settings: Settings) -> Dashes:
-    """Return all dashes of which contours can consist. ``settings`` must have a single margin."""
+    """Return all dashes that contours can contain. ``settings`` must have a single margin."""
     margin, = settings.margins
     step = settings.segment_length + margin
     around = np.deg2rad(np.arange(0, 360, 360 / (2 * step * np.pi)))

@@ -170,7 +170,7 @@ def rows_of_ranges(begin: Tensor, end: Tensor, num_keys: int) -> Rows | None:
         num_keys (int): Number of keys.
     """
     most = int((end.clamp(max=num_keys) - begin.clamp(min=0)).clamp_(min=0).sum())
-    are_worth_it = most >= _EDGES_WORTH_COMPILING and begin.size(1) <= _MAX_RANGES
+    are_worth_it = most >= _EDGES_WORTH_COMPILING and begin.size(1) <= MAX_RANGES
     put = _compiled('put_ranges', 'cpu_ranges') if are_worth_it and _is_numpys(begin) else None
     if put is None:
         return None
@@ -197,7 +197,7 @@ def _are_many(rows: Rows, others: Rows) -> bool:
 
 
 _KEYS_WORTH_COUNTING = 1 << 16
-_MAX_RANGES = 16  # of a row, because each range of a row is compared with all others
+MAX_RANGES = 16  # of a row, because each range of a row is compared with all others
 _EDGES_WORTH_COMPILING = 1 << 15  # the loops take a second to compile, once
 
 

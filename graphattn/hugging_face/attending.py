@@ -187,8 +187,8 @@ class OneSequence:
             logit = self.softcap * (logit / self.softcap).tanh()
         for bias in self._terms(rows, heads):
             is_mask = bias.dtype == torch.bool
-            logit = (logit if is_mask else logit + bias).masked_fill(
-                ~(bias if is_mask else is_above_lowest(bias)), -math.inf)
+            may_attend = bias if is_mask else is_above_lowest(bias)
+            logit = (logit if is_mask else logit + bias).masked_fill(~may_attend, -math.inf)
         highest = logit.amax(dim=-1, keepdim=True)
         if self.sink is not None:
             highest = highest.maximum(self.sink[heads])

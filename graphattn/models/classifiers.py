@@ -101,7 +101,7 @@ class SequenceClassifier(nn.Module):
 
 
 class PairClassifier(SequenceClassifier):
-    r"""Classify pairs of sequences, each of which is encoded and pooled independently.
+    r"""Classify pairs of sequences. Each sequence is encoded and pooled independently.
 
     .. math:: \mathrm{head}([x, y, x \odot y, x - y])
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -335,6 +335,11 @@ class _SetOperation(RowPattern):
         limits = self.left.max_tokens, self.right.max_tokens
         return min((limit for limit in limits if limit is not None), default=None)
 
+    def _ranges_of_parts(self, *arguments: Any) -> list[tuple[Tensor, Tensor]] | None:
+        """Return the :meth:`key_ranges` of both patterns, or ``None`` if one has none."""
+        parts = [part.key_ranges(*arguments) for part in (self.left, self.right)]
+        return None if None in parts else parts
+
     def __repr__(self) -> str:
         return self._joined(repr)
 
@@ -375,9 +380,8 @@ class Union(_SetOperation):
 
     def key_ranges(self, queries: range, num_queries: int,
                    num_keys: int) -> tuple[Tensor, Tensor] | None:
-        parts = [part.key_ranges(queries, num_queries, num_keys)
-                 for part in (self.left, self.right)]
-        return None if None in parts else tuple(torch.cat(bound, dim=1) for bound in zip(*parts))
+        parts = self._ranges_of_parts(queries, num_queries, num_keys)
+        return None if parts is None else tuple(torch.cat(bound, dim=1) for bound in zip(*parts))
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
                  generator: torch.Generator | None) -> Tensor:
@@ -416,9 +420,8 @@ class Intersection(_SetOperation):
 
     def key_ranges(self, queries: range, num_queries: int,
                    num_keys: int) -> tuple[Tensor, Tensor] | None:
-        parts = [part.key_ranges(queries, num_queries, num_keys)
-                 for part in (self.left, self.right)]
-        if None in parts:
+        parts = self._ranges_of_parts(queries, num_queries, num_keys)
+        if parts is None:
             return None
         (begin, end), (other_begin, other_end) = parts  # each range of one meets each of the other
         return (torch.maximum(begin[:, :, None], other_begin[:, None]).flatten(1),

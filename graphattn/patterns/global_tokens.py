@@ -8,10 +8,9 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
+from graphattn.graphs.pairs import MAX_RANGES
 from graphattn.patterns.base import MAX_NUMBER, RowPattern
 from graphattn.patterns.layouts import grid, is_in, positions
-
-_FEW = 8  # tokens at given positions whose edges are listed as ranges, because each is a range
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,10 +103,10 @@ class GlobalTokens(RowPattern):
     def key_ranges(self, queries: range, num_queries: int,
                    num_keys: int) -> tuple[Tensor, Tensor] | None:
         are_positions = isinstance(self.tokens, tuple)
-        if self.random or are_positions and not 0 < len(self.tokens) <= _FEW:
+        if self.random or are_positions and len(self.tokens) > MAX_RANGES:
             return None
         token, query = self._positions(min(num_queries, num_keys), None), positions(queries)
-        first, size = (token, 1) if are_positions else (torch.zeros(1).long(), self.tokens)
+        first, size = (token, 1) if are_positions else (torch.tensor([0]), self.tokens)
         attends_to_all = torch.isin(query, token)[:, None]
         return (first.masked_fill(attends_to_all, 0),
                 (first + size).masked_fill(attends_to_all, num_keys))

@@ -26,8 +26,7 @@ def key_ranges(queries: range, start: Tensor, stop: Tensor) -> Tensor:
     """Return an edge to each query i from all keys of its ranges ``start[i, r] <= key < stop[i,
     r]``, int64 ``[2, num_edges]``. The bounds are int64 ``[len(queries), num_ranges]``."""
     number, key = ranges(start.flatten(), stop.flatten())
-    row = number if start.size(1) == 1 else number // start.size(1)
-    return torch.stack([key, row + queries.start])
+    return torch.stack([key, number // start.size(1) + queries.start])
 
 
 def diagonals(offset: Tensor, queries: range, num_keys: int) -> Tensor:

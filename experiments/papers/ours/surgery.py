@@ -221,9 +221,10 @@ class Setting(NamedTuple):
     def of_family(self, name: str, density: float) -> tuple[str, float] | None:
         """Return the densest pattern of a family that does not exceed a density, and its density,
         at the lengths of the profiled sequences. Return ``None`` if all patterns are denser."""
-        allowed, best = _allowed(self.mask_token is None), None
+        allowed, lengths = _allowed(self.mask_token is None), self.lengths
+        pairs, best = _num_edges(allowed, lengths), None
         for pattern in FAMILIES[name]:
-            true = _num_edges(parse(pattern) & allowed, self.lengths) / self.num_pairs
+            true = _num_edges(parse(pattern) & allowed, lengths) / pairs
             if true > density:
                 break
             best = pattern, true
