@@ -26,6 +26,7 @@ from triton.runtime.jit import JITFunction
 from graphattn import BipartiteGraph, ops
 from graphattn.ops.sample.triton import compare
 from graphattn.ops.sample.triton.draws import Draws
+from graphattn.ops.triton import rows
 from graphattn.ops.triton.plans import Arriving
 from graphattn.patterns import RandomKeys
 from graphattn.samplers import FactorModel
@@ -156,7 +157,8 @@ def launches_of(work: Callable[[], object]) -> list[Launch]:
         recorded.append(Launch(kernel, {**dict(zip(names, arguments)), **constants}, num_warps))
 
     never = patch.object(Arriving, 'now', lambda self: None)
-    with patch.object(JITFunction, 'run', record), never, torch.no_grad():
+    cut = patch.object(rows, 'UNCUT_PARTS', 0)  # as along longer rows
+    with patch.object(JITFunction, 'run', record), never, cut, torch.no_grad():
         work()
     return recorded
 

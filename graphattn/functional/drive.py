@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import count
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._tensors import without_autocast
@@ -28,12 +29,13 @@ from graphattn.functional.folding import fold, repeat_heads, unfold
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import MaskedPairs
-from graphattn.ops import Backend, EdgeFeatures, LogitTerms
+from graphattn.ops import Backend, EdgeFeatures, LogitTerms, ProjectedFeatures
 from graphattn.ops.attention import pairs
 from graphattn.ops.attention.schema import dropout_seed
 from graphattn.ops.edge_math import dot_with_features, drop_out, edge_logit, sum_features
 
 Teleport = float | Sequence[float] | Tensor
+_FEATURES_AT_ONCE = 8  # of half precision, that tensor cores load together
 
 
 class Placement:
@@ -172,6 +174,7 @@ def drive(
     if features is not None:
         _check_one_hop(is_plain, hops)
         check_features(tokens, value, graph, features)
+        features = _fill_up(features)
         at_query = placement.fold_nodes(_project(tokens, 'qhc,hcs->qhs', features.projection))
         terms = terms._replace(features=EdgeFeatures(at_query, features.attr))
     if is_plain:
@@ -206,6 +209,16 @@ def _check_one_hop(is_plain: bool, hops: int | float) -> None:
         raise ValueError(f"'hops' must be 1, without a teleport, if edges have features, because "
                          f"features are added to the values of one hop only (got {hops}); use "
                          f"'edge_bias' and 'edge_gate' for several hops")
+
+
+def _fill_up(features: ProjectedFeatures) -> ProjectedFeatures:
+    """Return the features with further features of 0, up to a multiple of 8, for tensor cores. On
+    an H200, gradients of the projection of 11 features took 8 times as long as those of 16."""
+    attr, projection = features
+    missing = -attr.size(1) % _FEATURES_AT_ONCE
+    if missing == 0 or attr.device.type != 'cuda' or attr.element_size() > 2:
+        return features
+    return ProjectedFeatures(F.pad(attr, (0, missing)), F.pad(projection, (0, missing)))
 
 
 def _project(x: Tensor, equation: str, projection: Tensor) -> Tensor:

@@ -7,11 +7,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from graphattn._tensors import index_dtype, narrow, row_pointer
+from graphattn._tensors import index_dtype, is_traced, narrow, row_pointer
 
 
-# A custom operator, because torch.compile cannot trace scipy.
-@torch.library.custom_op('graphattn::csc_of_rows', mutates_args=())
 def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the edges of a graph sorted by key, then by query.
 
@@ -25,6 +23,10 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
         edge in the narrowest dtype, ``[num_edges]``; and the index of each edge in the given order,
         int32 or int64 ``[num_edges]``.
     """
+    return (_sort_as_operator if is_traced(key) else _sort_by_key)(indptr, key, num_keys)
+
+
+def _sort_by_key(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
     num_queries, num_edges = indptr.numel() - 1, key.numel()
     perm_dtype = torch.int32 if num_edges < 2**31 else torch.int64
     if key.device.type == 'cpu':  # scipy transposes in O(edges), without a sort
@@ -40,13 +42,17 @@ def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Ten
     return row_pointer(key, num_keys), narrow(query, num_queries), perm.to(perm_dtype)
 
 
+# An operator, because torch.compile cannot trace scipy.
+_sort_as_operator = torch.library.custom_op('graphattn::csc_of_rows', _sort_by_key, mutates_args=())
+
+
 def _sortable_dtype(bound: int) -> torch.dtype:
     """Return the narrowest dtype that torch sorts and that can represent numbers below ``bound``.
     Sorting on a GPU needs a pass for each byte."""
     return torch.int16 if bound <= 2**15 else torch.int32 if bound <= 2**31 else torch.int64
 
 
-@csc_of_rows.register_fake
+@_sort_as_operator.register_fake
 def _(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
     return (indptr.new_empty(num_keys + 1),
             key.new_empty(key.shape, dtype=index_dtype(indptr.numel() - 1)),

@@ -20,7 +20,7 @@ from graphattn.graphs.pairs import (
     number_pairs,
     order_pairs,
     rows_of_pairs,
-    sort_edges_by_counting,
+    sort_edges,
     sort_pairs,
 )
 from graphattn.graphs.segments import Segments
@@ -79,8 +79,8 @@ def from_edge_index(
     check_bool(return_perm=return_perm)
     sizes = int(num_queries), int(num_keys)
     if return_perm and edge_prob is None and (
-            counted := sort_edges_by_counting(plain(edge_index), *sizes)) is not None:
-        indptr, key, perm, is_reordered = counted
+            found := sort_edges(plain(edge_index), *sizes)) is not None:
+        indptr, key, perm, is_reordered = found
         segments = Segments.of(query_ptr, key_ptr, sizes, edge_index.device)
         graph = cls._of(indptr, key, int(num_keys), segments, None, is_reordered)
         graph._validate_values()

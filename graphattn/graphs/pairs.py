@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphattn._compiler import CompilerMissing
-from graphattn._tensors import index_dtype
+from graphattn._tensors import index_dtype, is_traced
 
 
 def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
@@ -69,7 +69,7 @@ def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor
         query = number // max(num_keys, 1)
         np.cumsum(np.bincount(query, minlength=num_queries), out=indptr[1:])
         return torch.from_numpy(indptr), torch.from_numpy(number - query * num_keys)
-    first_pair = torch.arange(num_queries + 1, device=pair.device) * num_keys
+    first_pair = torch.arange(num_queries + 1, device=pair.device).mul_(num_keys)
     return torch.searchsorted(pair, first_pair), pair.remainder(max(num_keys, 1))
 
 
@@ -87,16 +87,39 @@ def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
     return torch.from_numpy(order)
 
 
-def sort_edges_by_counting(
+def sort_edges(
     edge_index: Tensor, num_queries: int, num_keys: int,
 ) -> tuple[Tensor, Tensor, Tensor, bool] | None:
     """Return the rows of edges that are in any order, or ``None``.
 
-    The result is a tuple: where the edges of each query begin, the keys in the narrowest dtype, the
-    permutation that sorts the edges, and whether this permutation changes their order. It is
-    ``None`` for invalid or duplicate edges, and where counting is slower than sorting: on GPUs, and
-    if there are far more keys than edges.
+    The result is a tuple: where the edges of each query begin; the keys; the permutation that sorts
+    the edges; and whether this permutation changes their order. It is ``None`` for invalid or
+    duplicate edges, and on CPUs if there are far more keys than edges, because counting is slower
+    than sorting then.
     """
+    sort = _sort_by_counting if edge_index.device.type == 'cpu' else _sort_on_gpu
+    return sort(edge_index, num_queries, num_keys)
+
+
+def _sort_on_gpu(edge_index: Tensor, num_queries: int,
+                 num_keys: int) -> tuple[Tensor, Tensor, Tensor, bool] | None:
+    if edge_index.size(1) < 2 or is_traced(edge_index):
+        return None
+    given = number_pairs(*edge_index, num_keys)
+    pair, perm = torch.sort(given)
+    lowest, highest = edge_index.aminmax(dim=1)
+    steps = [x.diff().amin(0, keepdim=True) for x in (pair, given)]
+    # The host waits for the GPU once, for all numbers that decide something.
+    *low, highest_key, highest_query, step, given_step = torch.cat([lowest, highest,
+                                                                    *steps]).tolist()
+    is_valid = min(low) >= 0 and highest_key < num_keys and highest_query < num_queries
+    if not is_valid or step == 0:
+        return None
+    return *rows_of_pairs(pair, num_queries, num_keys), perm, given_step < 0
+
+
+def _sort_by_counting(edge_index: Tensor, num_queries: int,
+                      num_keys: int) -> tuple[Tensor, Tensor, Tensor, bool] | None:
     sort = _compiled('sort_into_rows', 'cpu_sort') if _is_numpys(edge_index) else None
     num_edges = edge_index.size(1)
     if sort is None or num_keys > _KEYS_WORTH_COUNTING + 8 * num_edges:

@@ -36,8 +36,8 @@ def define(name: str, arguments: str, results: str, fake: Callable) -> torch._op
     return getattr(torch.ops.graphattn, name).default
 
 
-def differentiate(operator: torch._ops.OpOverload, backward: Callable,
-                  save: Callable) -> Callable:
+def differentiate(operator: torch._ops.OpOverload, backward: Callable, save: Callable,
+                  finish: Callable = lambda inputs, output: output) -> Callable:
     """Register the gradients of an operator.
 
     Args:
@@ -46,10 +46,13 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
             gradients.
         save (Callable): Function of ``(ctx, inputs, output)`` that stores in ``ctx`` what
             ``backward`` needs.
+        finish (Callable): Function of ``(inputs, output)`` that returns the results of the returned
+            function, such as ``output`` in another dtype. The backward pass gets the gradients of
+            these results, in their dtypes.
 
     Returns:
-        Callable: Function to call instead of the operator, with the same arguments and results.
-        Outside torch.compile, it skips torch's slow dispatch.
+        Callable: Function to call instead of the operator, with the same arguments, and with the
+        results of ``finish``. Outside torch.compile, it skips torch's slow dispatch.
     """
     names = [argument.name for argument in operator._schema.arguments]
 
@@ -66,15 +69,16 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
             with torch._C._AutoDispatchBelowAutograd():
                 output = operator(*inputs)
             save(ctx, inputs, output)
-            return output
+            return finish(inputs, output)
 
         backward = staticmethod(in_order)
 
     without_gradient = _without_gradient(operator)
 
     def call(*inputs):
-        takes_gradient = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        return (Differentiable.apply if takes_gradient else without_gradient)(*inputs)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return Differentiable.apply(*inputs)
+        return finish(inputs, without_gradient(*inputs))
 
     return call
 

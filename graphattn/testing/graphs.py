@@ -63,31 +63,32 @@ def at_the_ends(num_queries: int, num_keys: int) -> BipartiteGraph:
     return BipartiteGraph(edges, num_queries, num_keys)
 
 
-GRAPHS = {
-    'square': random_graph(12, 12),
-    # As many edges in each row, so that what remembers sizes takes them for the same.
-    'square, other edges': BipartiteGraph.from_mask(random_graph(12, 12).to_mask().flip(1)),
-    'all pairs': random_graph(6, 6, 1.),
-    'one node': random_graph(1, 1, 1.),
-    'one key': random_graph(7, 1, 1.),
-    'one query': random_graph(1, 9),
-    'more keys': random_graph(5, 17),
-    'more queries': random_graph(17, 5),
-    'hub': hub(),
-    'rows of all lengths': across_tiles(),
-    'long row': random_graph(1, 300, 1.),
-    'long column': random_graph(300, 1, 1.),
-    'very long row': random_graph(1, 1_500, 1.),
-    # More than 16 bits count, and than a GPU has blocks along two of its axes.
-    'many keys': at_the_ends(3, 70_000),
-    'many queries': at_the_ends(70_000, 3),
-    'ragged batch': ragged((7, 7), (1, 1), (12, 12), (4, 4)),
-    'ragged batch, an empty sequence': ragged((3, 3), (0, 0), (5, 5)),
-    'idle nodes': idle_nodes(),
-    'ragged rectangles': ragged((3, 8), (0, 2), (9, 4), (2, 0), (1, 1)),
-    'idle nodes, more keys': idle_nodes(9, 14),
-    'no edges': no_edges(4, 4),
-    'no keys': no_edges(3, 0),
-    'no queries': no_edges(0, 4),
-    'nothing': no_edges(0, 0),
-}
+with torch.device('cpu'):  # whatever the default device is during the import
+    GRAPHS = {
+        'square': random_graph(12, 12),
+        # As many edges in each row, so that what remembers sizes takes them for the same.
+        'square, other edges': BipartiteGraph.from_mask(random_graph(12, 12).to_mask().flip(1)),
+        'all pairs': random_graph(6, 6, 1.),
+        'one node': random_graph(1, 1, 1.),
+        'one key': random_graph(7, 1, 1.),
+        'one query': random_graph(1, 9),
+        'more keys': random_graph(5, 17),
+        'more queries': random_graph(17, 5),
+        'hub': hub(),
+        'rows of all lengths': across_tiles(),
+        'long row': random_graph(1, 300, 1.),
+        'long column': random_graph(300, 1, 1.),
+        'very long row': random_graph(1, 2_500, 1.),
+        # More than 16 bits count, and than a GPU has blocks along two of its axes.
+        'many keys': at_the_ends(3, 70_000),
+        'many queries': at_the_ends(70_000, 3),
+        'ragged batch': ragged((7, 7), (1, 1), (12, 12), (4, 4)),
+        'ragged batch, an empty sequence': ragged((3, 3), (0, 0), (5, 5)),
+        'idle nodes': idle_nodes(),
+        'ragged rectangles': ragged((3, 8), (0, 2), (9, 4), (2, 0), (1, 1)),
+        'idle nodes, more keys': idle_nodes(9, 14),
+        'no edges': no_edges(4, 4),
+        'no keys': no_edges(3, 0),
+        'no queries': no_edges(0, 4),
+        'nothing': no_edges(0, 0),
+    }

@@ -19,7 +19,8 @@ with warnings.catch_warnings():
     # torch warns once per process that its CSR layout is in beta. This call triggers the warning
     # while warnings are hidden.
     warnings.simplefilter('ignore')
-    torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), dtype=torch.float)
+    torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), dtype=torch.float,
+                            device='cpu')
 
 
 def is_available(device: torch.device) -> bool:

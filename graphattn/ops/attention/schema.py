@@ -97,7 +97,15 @@ def _differentiate_attention(ctx, grad_out, grad_features, _) -> dict[str, Tenso
     return grad_of
 
 
-attend = differentiate(edge_attention, _differentiate_attention, _save_attention)
+def _round(inputs, output) -> tuple[Tensor, Tensor, Tensor]:
+    query, *_ = inputs
+    out, features, max_inv_sum = output
+    return out.to(query.dtype), features.to(query.dtype), max_inv_sum
+
+
+# The output and the sums of features are returned in the dtype of the query. The backward pass
+# reads them as they were computed, in the accumulation dtype.
+attend = differentiate(edge_attention, _differentiate_attention, _save_attention, _round)
 
 
 def dropout_seed(dropout_p: float, device: torch.device) -> Tensor | None:

@@ -49,7 +49,8 @@ def edge_attention_cuda(
     scale: float, softcap: float, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     heads, width = query.size(1), max(query.size(2), value.size(2))
-    terms, rows = Terms.of(bias, gate, seed, scale, dropout_p, softcap), Rows.of(indptr, edge_key)
+    terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
+    rows = Rows.of(indptr, edge_key, len(key))
     features = FeatureSums.of(feature_query, edge_attr, rows)
     tiles = None if edge_attr is not None else attention_tiles.plan(
         indptr, edge_key, len(key), heads, width, query.dtype, terms)
@@ -118,7 +119,7 @@ def edge_attention_backward_cuda(
     softmax = None if has_features else query.new_empty(num_queries, heads, 4, dtype=dtype)
     grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
                             for needed in (needs_bias, needs_gate))
-    rows = Rows.of(indptr, edge_key)
+    rows = Rows.of(indptr, edge_key, len(key))
     on_edges = FeatureGrads.of(feature_query, edge_attr, features, grad_features, rows)
     tiles = None if has_features else attention_tiles.plan(
         indptr, edge_key, len(key), heads, max(channels, value_channels), query.dtype, terms)
@@ -141,7 +142,7 @@ def edge_attention_backward_cuda(
                                          (grad_query, grad_bias, grad_gate))
     grad_attr = with_features.grad_of_attr(on_edges, rows) if needs_attr else no_grad(query)
 
-    rows = Rows.of(key_indptr, edge_query)
+    rows = Rows.of(key_indptr, edge_query, num_queries)
     grad_key, grad_value = grads_of_nodes(nodes, rows, perm, terms, softmax, on_edges)
     return (grad_query, grad_key, grad_value,
             on_edges.grad_query if has_features else no_grad(query), grad_attr,

@@ -71,7 +71,8 @@ class Terms(NamedTuple):
                    real(softcap) if softcap > 0 else None)
 
 
-_NOTHING = {dtype: torch.empty(0, 1, dtype=dtype).numpy() for dtype in (torch.float, torch.double)}
+_NOTHING = {dtype: torch.empty(0, 1, dtype=dtype, device='cpu').numpy()
+            for dtype in (torch.float, torch.double)}
 
 
 def _of_heads(values: Tensor, heads: slice, dtype: torch.dtype) -> np.ndarray:

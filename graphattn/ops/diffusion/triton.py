@@ -28,7 +28,7 @@ def attention_diffusion_cuda(
     keep_messages: bool,
 ) -> tuple[Tensor, Tensor]:
     messages = empty_messages(value, teleport, keep_messages)
-    return diffuse(weight, value, teleport, Rows.of(indptr, edge_key), messages), messages
+    return diffuse(weight, value, teleport, Rows.of(indptr, edge_key, len(value)), messages), messages
 
 
 @torch.library.register_kernel('graphattn::attention_diffusion_backward', 'cuda')
@@ -37,7 +37,7 @@ def attention_diffusion_backward_cuda(
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     needs_weight: bool, needs_teleport: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), perm)
+    both = BothOrders.of(indptr, edge_key, key_indptr, edge_query, perm)
     return hop_grads(grad_out, messages, weight, value, teleport, both, needs_weight,
                      needs_teleport)
 
@@ -49,7 +49,7 @@ def diffused_attention_cuda(
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     seed: Tensor | None, scale: float, softcap: float, dropout_p: float, keep_messages: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    rows = Rows.of(indptr, edge_key)
+    rows = Rows.of(indptr, edge_key, len(key))
     terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
     max_inv_sum = row_max_inv_sum(query, key, rows, terms, sink)
     messages = empty_messages(value, teleport, keep_messages)
@@ -66,7 +66,7 @@ def diffused_attention_backward_cuda(
     seed: Tensor | None, scale: float, softcap: float, dropout_p: float, needs_weight: bool,
     needs_bias: bool, needs_gate: bool, needs_sink: bool, needs_teleport: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), perm)
+    both = BothOrders.of(indptr, edge_key, key_indptr, edge_query, perm)
     terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
     by_query = max_inv_sum.transpose(0, 1).contiguous()
     weight = weigh(query, key, both.csr, terms, by_query)

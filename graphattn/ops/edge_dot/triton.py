@@ -18,7 +18,7 @@ def edge_dot_cuda(
     edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> Tensor:
     dot = query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
-    dot_rows(query, key, Rows.of(indptr, edge_key), dot)
+    dot_rows(query, key, Rows.of(indptr, edge_key, len(key)), dot)
     return dot.t().to(query.dtype).contiguous()
 
 
@@ -30,7 +30,7 @@ def edge_dot_backward_cuda(
     grad_dot = grad_dot.t().to(accumulation_dtype(query)).contiguous()
     sums = ((grad_dot, key, indptr, edge_key),
             (grad_dot[:, perm], query, key_indptr, edge_query))
-    return tuple(sum_rows(weight, x, Rows.of(*rows), x.dtype, skip_zeros=True)
+    return tuple(sum_rows(weight, x, Rows.of(*rows, len(x)), x.dtype, skip_zeros=True)
                  for weight, x, *rows in sums)
 
 

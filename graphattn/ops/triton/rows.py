@@ -21,6 +21,7 @@ from graphattn.ops.triton.plans import Arriving, once_per_graph
 
 EDGES_OF_A_PART, ROWS_OF_A_TILE = 1024, 64
 _NO_PARTS = 2**30  # edges of a part if no row is cut
+UNCUT_PARTS = 2  # rows of no more than this number of parts stay whole
 _PLACES = 1024  # rows that a program of cut_rows cuts
 _OF_A_TILE = tl.constexpr(ROWS_OF_A_TILE)  # which kernels can read
 
@@ -109,7 +110,11 @@ class Rows(NamedTuple):
     num_tiles: Tensor | None = None  # for each 64 rows; above 0 if kernels over tiles compute them
 
     @classmethod
-    def of(cls, indptr: Tensor, column: Tensor) -> Rows:
+    def of(cls, indptr: Tensor, column: Tensor, num_columns: int) -> Rows:
+        # A row has at most one edge for each column. Cutting takes several launches in every pass,
+        # which is more than a small graph takes.
+        if num_columns <= UNCUT_PARTS * EDGES_OF_A_PART:
+            return cls(indptr, column, Tasks.of(indptr.numel() - 1, 0, indptr, None), _NO_PARTS)
         size = EDGES_OF_A_PART
         tasks = once_per_graph(('rows', size), indptr, column,
                                lambda: _tasks(indptr, column.numel(), size))

@@ -27,7 +27,8 @@ def attention_weights_cuda(
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     scale: float, softcap: float,
 ) -> tuple[Tensor, Tensor]:
-    rows, terms = Rows.of(indptr, edge_key), Terms.of(bias, gate, None, scale, 0., softcap)
+    rows = Rows.of(indptr, edge_key, len(key))
+    terms = Terms.of(bias, gate, None, scale, 0., softcap)
     max_inv_sum = row_max_inv_sum(query, key, rows, terms, sink)
     weight = weigh(query, key, rows, terms, max_inv_sum)
     return weight, max_inv_sum.transpose(0, 1).contiguous()
@@ -40,7 +41,7 @@ def attention_weights_backward_cuda(
     indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
     scale: float, softcap: float, needs_bias: bool, needs_gate: bool, needs_sink: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    both = BothOrders(Rows.of(indptr, edge_key), Rows.of(key_indptr, edge_query), perm)
+    both = BothOrders.of(indptr, edge_key, key_indptr, edge_query, perm)
     grad_logit, delta = grads_of_logits(weight, grad, both.csr,
                                         Terms.of(None, None, None, 1., 0.))
     return (*both.grads(grad_logit, query, key, bias if needs_bias else None, gate, scale, softcap,
@@ -54,6 +55,13 @@ class BothOrders(NamedTuple):
     csr: Rows
     csc: Rows
     perm: Tensor
+
+    @classmethod
+    def of(cls, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor,
+           perm: Tensor) -> BothOrders:
+        num_queries, num_keys = indptr.numel() - 1, key_indptr.numel() - 1
+        return cls(Rows.of(indptr, edge_key, num_keys), Rows.of(key_indptr, edge_query, num_queries),
+                   perm)
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the weighted sum of ``at_query`` ``[num_queries, heads, channels]`` over the

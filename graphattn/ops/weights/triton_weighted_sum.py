@@ -17,14 +17,15 @@ def weighted_sum_cuda(
     weight: Tensor, value: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
     edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
 ) -> Tensor:
-    return sum_rows(weight, value, Rows.of(indptr, edge_key), value.dtype)
+    return sum_rows(weight, value, Rows.of(indptr, edge_key, len(value)), value.dtype)
 
 
 @torch.library.register_kernel('graphattn::sum_to_keys', 'cuda')
 def sum_to_keys_cuda(
     weight: Tensor, at_query: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
 ) -> Tensor:
-    return sum_rows(weight, at_query, Rows.of(key_indptr, edge_query), at_query.dtype, perm)
+    rows = Rows.of(key_indptr, edge_query, len(at_query))
+    return sum_rows(weight, at_query, rows, at_query.dtype, perm)
 
 
 def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype,

@@ -187,7 +187,7 @@ def test_graphs_with_long_rows_only(run, monkeypatch):
     expected = run('numba', graph, *tensors)
     with interpreted():
         assert_same(run('triton', graph, *tensors), expected)
-    several = rows.Rows.of(*graph.csr).tasks
+    several = rows.Rows.of(*graph.csr, graph.num_keys).tasks
     assert several.most == 7 * 3 and several.parts(1, 1, torch.float).size(1) >= 7 * 4
 
 
@@ -240,7 +240,7 @@ def test_the_interpreter_checks_memory_by_masks_that_are_loaded(is_on, room):
 
 def plan_of(graph):
     from graphattn.ops.triton.rows import Rows
-    return Rows.of(*graph.csr).tasks
+    return Rows.of(*graph.csr, 2**20).tasks
 
 
 def test_plans_are_made_once_per_graph_and_die_with_it():
@@ -256,9 +256,16 @@ def test_tensors_that_are_changed_in_place_have_another_plan():
     from graphattn.ops.triton.rows import Rows
 
     indptr, column = (part.clone() for part in random_graph(40, 40, 0.9).csr)
-    first = Rows.of(indptr, column).tasks
+    first = Rows.of(indptr, column, 2**20).tasks
     column[0] = 0
-    assert Rows.of(indptr, column).tasks is not first
+    assert Rows.of(indptr, column, 2**20).tasks is not first
+
+
+def test_rows_of_few_columns_are_not_cut():
+    from graphattn.ops.triton.rows import Rows
+
+    graph = random_graph(40, 40, 0.9)
+    assert Rows.of(*graph.csr, 40).tasks.max_more == 0 < plan_of(graph).max_more
 
 
 def test_plans_are_right_before_their_numbers_have_arrived(monkeypatch):
