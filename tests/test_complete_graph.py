@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
+from graphattn.functional import edge_attention
+from graphattn.graphs.cache import GRAPHS
 from graphattn.graphs.complete import CompleteGraph
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full
@@ -17,9 +19,11 @@ from graphattn.sources import PatternSource, pattern_source
 PTR = torch.tensor([0, 4, 4, 9])
 
 
-@pytest.fixture(autouse=True)
-def every_graph_is_large(monkeypatch):
-    monkeypatch.setattr(pattern_source, '_exceeds_cache', lambda lengths, heads: True)
+@pytest.fixture(autouse=True, params=[True, False], ids=['large', 'kept'])
+def is_large(request, monkeypatch):
+    GRAPHS.clear()
+    monkeypatch.setattr(pattern_source, '_exceeds_cache', lambda lengths, heads: request.param)
+    return request.param
 
 
 def plain(heads: int = 1) -> BipartiteGraph:
@@ -32,7 +36,7 @@ def is_listed(graph: BipartiteGraph) -> bool:
 
 
 @pytest.mark.parametrize('heads', [1, 2])
-def test_it_equals_the_graph_of_all_pairs(heads):
+def test_it_equals_the_graph_of_all_pairs(heads, is_large):
     source = PatternSource(Full() if heads == 1 else [Full()] * heads)
     tokens = torch.randn(9, 2, 4)
     graph, expected = source(tokens, tokens, PTR), plain(heads)
@@ -42,7 +46,9 @@ def test_it_equals_the_graph_of_all_pairs(heads):
         assert getattr(graph, read) == getattr(expected, read), read
     assert graph.density() == 1. and torch.equal(graph.in_degree(), expected.in_degree())
     graph.check_unchanged()
-    assert graph.nbytes < expected.nbytes and not is_listed(graph)
+    assert not is_listed(graph) and graph.is_listed is not is_large
+    assert graph.nbytes < expected.nbytes
+    assert (source(tokens, tokens, PTR.clone()) is graph) is not is_large
     for copied in (pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph), graph.to('cpu')):
         assert copied == expected
     assert graph == expected and graph.transpose() == expected.transpose()
@@ -56,3 +62,18 @@ def test_layers_give_the_numbers_of_listed_edges(options):
     assert isinstance(graph, CompleteGraph)
     torch.testing.assert_close(out, layer(x, PTR, graph=plain()))
     torch.testing.assert_close(torch.compile(layer, backend='eager')(x, PTR), out)
+
+
+def test_a_kept_graph_does_not_change_with_the_pointer(is_large):
+    source, tokens, ptr = PatternSource('Full'), torch.randn(9, 2, 4), PTR.clone()
+    graph = source(tokens, tokens, ptr)
+    ptr[1] = 3
+    assert graph == plain()
+    assert source(tokens, tokens, ptr).segments.shapes == [(3, 3), (1, 1), (5, 5)]
+
+
+def test_dense_attention_lists_no_edges():
+    tokens = torch.randn(9, 2, 4)
+    graph = PatternSource('Full')(tokens, tokens, PTR)
+    edge_attention(tokens, tokens, tokens, graph, backend='sdpa')
+    assert not is_listed(graph)

@@ -11,7 +11,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from graphattn import BipartiteGraph, _triton, ops
 from graphattn.decoding import KeyValueCache
-from graphattn.functional import choose, edge_attention, edge_probability
+from graphattn.functional import (
+    choose,
+    edge_attention,
+    edge_feature_attention,
+    edge_probability,
+)
 from graphattn.graphs.block_mask import tensors_of_block_mask
 from graphattn.graphs.cache import GRAPHS as GRAPHS_KEPT
 from graphattn.graphs.segments import reduce_segments
@@ -74,6 +79,41 @@ def test_attention_has_the_numbers_of_cpus(gpu, hops):
     out = edge_attention(*arguments, **options)
     assert out.device.type == 'cuda' and not gpu
     torch.testing.assert_close(out.on_cpu, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize('edges', [[[2, 0, 1], [1, 0, 0]], [[0, 1, 2], [0, 0, 1]]],
+                         ids=['in any order', 'sorted'])
+def test_edges_are_sorted_with_one_wait(gpu, edges):
+    edges = torch.tensor(edges)
+    there = to_gpu(edges)
+    gpu.clear()
+    graph, perm = BipartiteGraph.from_edge_index(there, 2, 3, return_perm=True)
+    assert gpu.total() == 1
+    expected, expected_perm = BipartiteGraph.from_edge_index(edges, 2, 3, return_perm=True)
+    assert graph.to('cpu') == expected and graph.is_reordered == expected.is_reordered
+    assert perm.tolist() == expected_perm.tolist()
+
+
+@pytest.mark.parametrize('edges, message', [
+    ([[0, 0, 1], [1, 1, 0]], 'each edge only once'), ([[0, 3], [0, 0]], 'edge_index'),
+    ([[0, -1], [0, 1]], 'edge_index'), ([[0, 1], [0, 2]], 'edge_index')])
+def test_edges_that_cannot_be_sorted_are_refused(gpu, edges, message):
+    with pytest.raises(ValueError, match=message):
+        BipartiteGraph.from_edge_index(to_gpu(torch.tensor(edges)), 2, 3, return_perm=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('num_features', [3, 8])
+def test_features_in_half_precision_have_the_numbers_of_cpus(gpu, num_features):
+    """Features are filled up to a multiple of 8 there."""
+    graph = random_graph(12, 12)
+    inputs = [*torch.randn(3, 12, 2, 16), torch.randn(graph.num_edges, num_features),
+              torch.randn(2, 16, num_features)]
+    half = [x.div(2).bfloat16() for x in inputs]
+    expected = edge_feature_attention(*half[:3], graph, *half[3:], backend='numba')
+    there = [*map(to_gpu, half)]
+    out = edge_feature_attention(*there[:3], graph.to('cuda'), *there[3:], backend='triton')
+    torch.testing.assert_close(out.on_cpu, expected, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.slow

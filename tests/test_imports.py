@@ -274,3 +274,18 @@ def test_library_runs_without_extras():
     modules = [name for name in modules if not FOR_DEVICES.match(name)]
     result = run_anew(WITHOUT_EXTRAS.format(modules=modules), missing=missing)
     assert result.returncode == 0, result.stderr
+
+
+UNDER_A_DEFAULT_DEVICE = """
+import importlib
+import torch
+torch.set_default_device('meta')
+for name in {modules}:
+    importlib.import_module(name)
+"""
+
+
+@pytest.mark.slow
+def test_library_is_imported_under_a_default_device():
+    result = run_anew(UNDER_A_DEFAULT_DEVICE.format(modules=sorted(LIBRARY)))
+    assert result.returncode == 0, result.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 import torch
@@ -28,6 +28,12 @@ BLOCKS = {
 every_segments = pytest.mark.parametrize('query_ptr, key_ptr', BLOCKS.values(), ids=BLOCKS)
 
 
+@pytest.mark.parametrize('lengths, num_runs', [([], 0), ([3], 1), ([3, 3, 2, 2, 3], 3)])
+def test_segments_of_a_shape_in_a_row_are_a_run(lengths, num_runs):
+    ends = ptr(0, *accumulate(lengths))
+    assert Segments(ends, ends).num_runs == num_runs
+
+
 @every_segments
 def test_sizes_follow_from_the_pointers(query_ptr, key_ptr):
     segments = Segments(query_ptr, key_ptr)
@@ -36,6 +42,7 @@ def test_sizes_follow_from_the_pointers(query_ptr, key_ptr):
     assert len(segments) == len(pairs)
     assert segments.pairs_per_segment().tolist() == pairs and segments.num_pairs == sum(pairs)
     assert segments.is_square == (queries == keys)
+    assert segments.shapes == list(zip(queries, keys))
     for segment, sizes in ((segments.of_queries(), queries), (segments.of_keys(), keys)):
         assert segment.tolist() == [b for b, size in enumerate(sizes) for _ in range(size)]
 

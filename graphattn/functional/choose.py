@@ -11,7 +11,6 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from graphattn import ops
 from graphattn._compiler import CompilerMissing
-from graphattn._tensors import host_copy
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
 
@@ -21,9 +20,9 @@ __all__ = ['FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose_sparse',
 # By type of device: how many pairs take as long as the overhead of one call of dense attention. One
 # call computes consecutive segments of the same shape. On one core (Zen 5), 4 heads of 32 channels,
 # a training step along complete sequences of alternately n and n + 1 tokens took 1.9, 1.4, 1.2, 1.1
-# and 0.9 times as long by dense as by fused attention, for n = 20, 80, 120, 160 and 240. The value
-# for GPUs is computed: four kernel launches against tiles at 7 ps a pair, 16 heads.
-PAIRS_OF_A_CALL = {'cpu': 3 * 2**13, 'cuda': 2**19}
+# and 0.9 times as long by dense as by fused attention, for n = 20, 80, 120, 160 and 240. On an H200,
+# it took 43, 14, 3.8 and 1.9 times as long for n = 20, 80, 320 and 640, so as long for about 1,200.
+PAIRS_OF_A_CALL = {'cpu': 3 * 2**13, 'cuda': 2**20}
 
 # By fused backend: the number of pairs of a complete sequence up to which dense attention is
 # faster. For other backends, dense attention is always faster. On one core (Zen 5), 4 heads of 32
@@ -183,6 +182,5 @@ def _fills_calls(graph: BipartiteGraph) -> bool:
     dense attention. Consecutive segments of the same shape share a call."""
     if graph.num_segments == 1:
         return True
-    sizes = torch.stack([host_copy(ptr).diff() for ptr in graph.segments.ptrs])
-    more_calls = int(sizes.diff().any(dim=0).sum())
+    more_calls = graph.segments.num_runs - 1
     return graph.num_pairs >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphattn._tensors import host_copy, index_dtype
+from graphattn._tensors import index_dtype, narrow
 from graphattn.graphs.as_tensors import register_as_tensors
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pairs import rows_of_ranges
 from graphattn.graphs.segments import Segments
 
 
@@ -24,26 +25,32 @@ class CompleteGraph(BipartiteGraph):
 
     Args:
         segments (Segments): The segments of queries and keys.
+        is_listed (bool): Whether the graph counts as listed, because it is kept, so that its edges
+            are listed at most once.
     """
 
-    is_listed = False
-
-    def __init__(self, segments: Segments):
-        lengths = [ptr.diff() for ptr in segments.ptrs]
-        degree = torch.repeat_interleave(lengths[1], lengths[0])
+    def __init__(self, segments: Segments, *, is_listed: bool = False):
+        num_queries, num_keys = map(sum, zip((0, 0), *segments.shapes))
+        degree = torch.repeat_interleave(segments.key_ptr.diff(), segments.query_ptr.diff(),
+                                         output_size=num_queries)
         self._indptr = F.pad(degree.cumsum(0), (1, 0))
-        self._num_keys, self._segments = int(host_copy(segments.key_ptr)[-1]), segments
+        self._num_keys, self._segments, self.is_listed = num_keys, segments, is_listed
         self._edge_prob = self._csc = self._block_mask = self._versions = None
         self._is_reordered = False
 
     @cached_property
     def _key(self) -> Tensor:
         """The key of each edge, ``[num_edges]``, in the narrowest dtype."""
-        bounds = host_copy(self._segments.key_ptr).tolist()
-        num_queries = host_copy(self._segments.query_ptr).diff().tolist()
-        rows = [torch.arange(first, last, device=self.device).repeat(number)
-                for first, last, number in zip(bounds, bounds[1:], num_queries)]
-        return torch.cat(rows).to(index_dtype(self._num_keys))
+        of_query = self._segments.of_queries(self.num_queries)
+        begin, end = (ptr[of_query] for ptr in (self._segments.key_ptr[:-1],
+                                                self._segments.key_ptr[1:]))
+        rows = rows_of_ranges(begin.unsqueeze(1), end.unsqueeze(1), self._num_keys)
+        if rows is not None:
+            return rows[1]
+        first = torch.repeat_interleave(begin - self._indptr[:-1], end - begin,
+                                        output_size=self.num_edges)
+        key = first + torch.arange(self.num_edges, device=self.device)
+        return narrow(key, self._num_keys)
 
     @property
     def num_edges(self) -> int:
@@ -58,8 +65,11 @@ class CompleteGraph(BipartiteGraph):
     @property
     def nbytes(self) -> int:
         """Number of bytes of the graph. Until the edges are listed, only the row pointer is
-        counted."""
-        return super().nbytes if '_key' in vars(self) else self._indptr.nbytes
+        counted, unless :attr:`is_listed`."""
+        if '_key' in vars(self):
+            return super().nbytes
+        itemsize = index_dtype(self._num_keys).itemsize
+        return self._indptr.nbytes + self.is_listed * itemsize * self.num_edges
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
         no_edges = torch.empty(2, 0, dtype=torch.long)

@@ -30,7 +30,7 @@ def _sort_by_key(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Te
     num_queries, num_edges = indptr.numel() - 1, key.numel()
     perm_dtype = torch.int32 if num_edges < 2**31 else torch.int64
     if key.device.type == 'cpu':  # scipy transposes in O(edges), without a sort
-        perm = torch.arange(num_edges, dtype=perm_dtype).numpy()
+        perm = torch.arange(num_edges, dtype=perm_dtype, device='cpu').numpy()
         # scipy needs the same signed dtype for indptr and keys.
         index = np.int32 if max(num_edges, num_keys, num_queries) < 2**31 else np.int64
         csc = sp.csr_array((perm, key.numpy().astype(index), indptr.numpy().astype(index)),

@@ -192,9 +192,10 @@ def rows_of_ranges(begin: Tensor, end: Tensor, num_keys: int) -> Rows | None:
             and are cut at the first and the last key.
         num_keys (int): Number of keys.
     """
+    if begin.size(1) > MAX_RANGES or not _is_numpys(begin):
+        return None
     most = int((end.clamp(max=num_keys) - begin.clamp(min=0)).clamp_(min=0).sum())
-    are_worth_it = most >= _EDGES_WORTH_COMPILING and begin.size(1) <= MAX_RANGES
-    put = _compiled('put_ranges', 'cpu_ranges') if are_worth_it and _is_numpys(begin) else None
+    put = _compiled('put_ranges', 'cpu_ranges') if most >= _EDGES_WORTH_COMPILING else None
     if put is None:
         return None
     indptr = begin.new_empty(len(begin) + 1)

@@ -4,15 +4,16 @@ own graph."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import torch
 from torch import Tensor
 
 from graphattn._checks import check_pointer, check_ptr
-from graphattn._tensors import is_traced, out_of_inference
+from graphattn._tensors import host_copy, is_traced, out_of_inference
 
 _NODES_AT_ONCE = 64
+
 
 class Segments:
     """Ranges of queries, each paired with a range of keys. No edge joins a query of one segment to
@@ -27,6 +28,7 @@ class Segments:
         num_pairs (int, optional): Number of pairs inside the segments, if known.
         is_square (bool, optional): Whether every segment has equal numbers of keys and queries, if
             known.
+        shapes (list of tuple, optional): Numbers of queries and of keys of each segment, if known.
 
     Attributes:
         query_ptr, key_ptr (Tensor): As given. They are not copied, so do not modify them.
@@ -34,7 +36,7 @@ class Segments:
     """
 
     def __init__(self, query_ptr: Tensor, key_ptr: Tensor, num_pairs: int | None = None,
-                 is_square: bool | None = None):
+                 is_square: bool | None = None, shapes: list[tuple[int, int]] | None = None):
         is_shared = key_ptr is query_ptr
         self.query_ptr = out_of_inference(query_ptr)
         self.key_ptr = self.query_ptr if is_shared else out_of_inference(key_ptr)
@@ -47,6 +49,7 @@ class Segments:
             num_pairs = int(num_queries @ num_keys)
             is_square = is_shared or torch.equal(num_queries, num_keys)
         self._num_pairs, self._is_square = num_pairs, is_square
+        self._shapes, self._num_runs = shapes, None
 
     @classmethod
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
@@ -141,6 +144,23 @@ class Segments:
         if not is_traced(self.query_ptr):
             self._is_square = is_square
         return is_square
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Numbers of queries and of keys of each segment. The first call synchronises a GPU."""
+        if self._shapes is not None:
+            return self._shapes
+        shapes = list(zip(*(host_copy(ptr).diff().tolist() for ptr in self.ptrs)))
+        if not is_traced(self.query_ptr):
+            self._shapes = shapes
+        return shapes
+
+    @property
+    def num_runs(self) -> int:
+        """Number of runs of consecutive segments that have the same shape."""
+        if self._num_runs is None:
+            self._num_runs = sum(1 for _ in groupby(self.shapes))
+        return self._num_runs
 
     def known(self) -> tuple[int | None, bool | None]:
         """Return the pair of :attr:`num_pairs` and :attr:`is_square`. A property that has not been

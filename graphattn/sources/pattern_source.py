@@ -213,14 +213,17 @@ class PatternSource(GraphSource):
     def _graph_of(self, ptr: Tensor, generator: torch.Generator | None) -> BipartiteGraph:
         ends = host_copy(ptr).tolist()
         lengths = [last - first for first, last in pairwise(ends)]
-        if self._is_full and _exceeds_cache(lengths, len(self.patterns)):
-            folded = fold_ptr(ptr, len(self.patterns), ends[-1])
-            return CompleteGraph(Segments(folded, folded))
+        pieces = _pieces(lengths)
+        if self._is_full:
+            heads = len(self.patterns)
+            is_kept = not _exceeds_cache(lengths, heads)
+            return GRAPHS.get((self._parts, pieces, ptr.device) if is_kept else None,
+                              lambda: _complete(ptr, lengths, heads, is_kept))
         if not self._draws_anew:
-            return _kept(self._parts, _pieces(lengths), ptr.device, self._is_value)
+            return _kept(self._parts, pieces, ptr.device, self._is_value)
         return GRAPHS.get(None, lambda: _batch(
             [_build(pattern, piece, generator, ptr.device)
-             for pattern in self.patterns for piece in _pieces(lengths)], ptr.device))
+             for pattern in self.patterns for piece in pieces], ptr.device))
 
     _built = torch.compiler.disable(
         _graph_of, reason='a pattern that every call draws again, or that has no short '
@@ -307,6 +310,13 @@ def _exceeds_cache(lengths: Sequence[int], heads: int) -> bool:
     every call would list its edges again."""
     num_bytes = 2 * sum(length * length for length in lengths) * heads
     return num_bytes > GRAPHS.max_bytes // 4
+
+
+def _complete(ptr: Tensor, lengths: Sequence[int], heads: int, is_kept: bool) -> CompleteGraph:
+    folded = fold_ptr(ptr, heads, sum(lengths))
+    num_pairs = sum(length * length for length in lengths) * heads
+    shapes = [(length, length) for length in lengths] * heads
+    return CompleteGraph(Segments(folded, folded, num_pairs, True, shapes), is_listed=is_kept)
 
 
 def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph:

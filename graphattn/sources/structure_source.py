@@ -10,6 +10,7 @@ from torch import Tensor
 from graphattn._checks import check_generator, check_kind
 from graphattn._tensors import host_copy
 from graphattn.graphs.cache import GRAPHS
+from graphattn.graphs.complete import CompleteGraph
 from graphattn.graphs.from_pyg import (
     Edges,
     check_edges,
@@ -87,7 +88,7 @@ class StructureSource(GraphSource):
         check_generator(generator)
         check_among_tokens(self.edges, query.device, key_ptr)
         graph = self.source(query, key, ptr, generator=generator)
-        is_plain = type(graph) is BipartiteGraph and graph.edge_prob is None
+        is_plain = type(graph) in (BipartiteGraph, CompleteGraph) and graph.edge_prob is None
         if not is_plain and not isinstance(graph, SampledGraph):
             raise ValueError(f"'source' must return the edges of a pattern or a block model (got "
                              f"{graph} from a {type(self.source).__name__})")

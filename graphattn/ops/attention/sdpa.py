@@ -146,7 +146,7 @@ def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[in
         The chunks, and the number of keys of each run. A run is a group of adjacent segments of
         equal size that form one chunk, or one large segment that is split into several chunks.
     """
-    shapes = list(zip(*(host_copy(ptr).diff().tolist() for ptr in graph.segments.ptrs)))
+    shapes = graph.segments.shapes
     chunks, columns_of_run, segment, row, column = [], [], 0, 0, 0
     while segment < graph.num_segments:
         num_rows, num_columns = shapes[segment]

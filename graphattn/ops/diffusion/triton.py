@@ -28,7 +28,8 @@ def attention_diffusion_cuda(
     keep_messages: bool,
 ) -> tuple[Tensor, Tensor]:
     messages = empty_messages(value, teleport, keep_messages)
-    return diffuse(weight, value, teleport, Rows.of(indptr, edge_key, len(value)), messages), messages
+    rows = Rows.of(indptr, edge_key, len(value))
+    return diffuse(weight, value, teleport, rows, messages), messages
 
 
 @torch.library.register_kernel('graphattn::attention_diffusion_backward', 'cuda')

@@ -60,8 +60,8 @@ class BothOrders(NamedTuple):
     def of(cls, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor,
            perm: Tensor) -> BothOrders:
         num_queries, num_keys = indptr.numel() - 1, key_indptr.numel() - 1
-        return cls(Rows.of(indptr, edge_key, num_keys), Rows.of(key_indptr, edge_query, num_queries),
-                   perm)
+        by_key = Rows.of(key_indptr, edge_query, num_queries)
+        return cls(Rows.of(indptr, edge_key, num_keys), by_key, perm)
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the weighted sum of ``at_query`` ``[num_queries, heads, channels]`` over the
