@@ -34,6 +34,7 @@ from graphattn.graphs import (
     points,
     pyg_data,
     saved,
+    sets,
 )
 from graphattn.graphs.block_mask import tensors_of_block_mask, to_block_mask
 from graphattn.graphs.csc import csc_of_rows
@@ -42,7 +43,6 @@ from graphattn.graphs.pairs import (
     find_pairs,
     find_rows,
     is_ascending,
-    merge_rows,
     number_pairs,
     rows_of_pairs,
     sort_pairs,
@@ -418,24 +418,9 @@ class BipartiteGraph:
 
     # Set algebra #####################################################################
 
-    def __or__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Return the graph of the edges that are in at least one of both graphs. Set operations
-        drop ``edge_prob``, because the probabilities are not valid for the result."""
-        self._check_same_shape(other, '|')
-        merged = merge_rows(self.csr, other.csr)
-        if merged is not None:
-            return BipartiteGraph._of(*merged, self._num_keys, self._segments, None)
-        return self._with_pairs(sort_pairs(torch.cat([self._pairs(), other._pairs()])))
-
-    def __and__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Return the graph of the edges that are in both graphs."""
-        self._check_same_shape(other, '&')
-        return self._with_pairs(self._pairs()[self.isin(other)])
-
-    def __sub__(self, other: BipartiteGraph) -> BipartiteGraph:
-        """Return the graph of the edges that this graph has and ``other`` does not have."""
-        self._check_same_shape(other, '-')
-        return self._with_pairs(self._pairs()[~self.isin(other)])
+    __or__ = sets.union
+    __and__ = sets.intersection
+    __sub__ = sets.difference
 
     def isin(self, other: BipartiteGraph) -> Tensor:
         """Return bool ``[num_edges]``: whether ``other`` has each edge of this graph."""
