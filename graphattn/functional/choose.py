@@ -21,8 +21,8 @@ __all__ = ['FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose_sparse',
 # call computes consecutive segments of the same shape. On one core (Zen 5), 4 heads of 32 channels,
 # a training step along complete sequences of alternately n and n + 1 tokens took 1.9, 1.4, 1.2, 1.1
 # and 0.9 times as long by dense as by fused attention, for n = 20, 80, 120, 160 and 240. On an
-# H200, it took 43, 14, 3.8 and 1.9 times as long for n = 20, 80, 320 and 640. By extrapolation, both
-# take as long for n = 1,200.
+# H200, it took 43, 14, 3.8 and 1.9 times as long for n = 20, 80, 320 and 640. By
+# extrapolation, both take equally long for n = 1,200.
 PAIRS_OF_A_CALL = {'cpu': 3 * 2**13, 'cuda': 2**20}
 
 # By fused backend: the number of pairs of a complete sequence up to which dense attention is
