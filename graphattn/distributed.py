@@ -165,8 +165,9 @@ def share(ptr: Tensor, graph: BipartiteGraph | None, processes: int) -> list[int
         return [num_tokens * rank // processes for rank in range(processes + 1)]
     check_kind('graph', graph, BipartiteGraph)
     if num_tokens == 0 or graph.num_queries % num_tokens > 0:
-        raise ValueError(f"'graph' must have the {num_tokens} tokens of 'ptr' as queries, once or "
-                         f"for each head (got {graph.num_queries})")
+        raise ValueError(f"'graph' must have {num_tokens} queries, one for each token of 'ptr', or "
+                         f"a multiple of {num_tokens} with all tokens repeated for each head (got "
+                         f"{graph.num_queries} queries); build 'graph' for the sequences of 'ptr'")
     degree = host_copy(graph.csr[0]).diff().view(-1, num_tokens).sum(0)
     goals = degree.sum() * torch.arange(1, processes, dtype=torch.double) / processes
     # A boundary may cut the edges of a token; the token goes to the process with most of them.

@@ -118,8 +118,9 @@ def find(names: Sequence[str], candidates: Sequence[Candidate], run: Callable[[F
 def _find_centroids(names: Sequence[str], counts: Sequence[int], run: Callable[[Finding], None],
                     seed: int) -> dict[str, list[dict[int, Centroids]]]:
     """Return, for each layer name, the centroids that k-means finds on inputs with an even index,
-    on inputs with an odd index, and on all inputs. Each is a dict by number of clusters. The result
-    is empty if ``counts``, the numbers of clusters, is empty."""
+    on inputs with an odd index, and on all inputs. Each of the three is a dict from the number of
+    clusters, such as 32, to the centroids. Without ``counts``, the numbers of clusters to find, the
+    result is empty."""
     if not counts:
         return {}
     points = {name: tuple(ClusterPoints(counts, seed) for _ in range(2)) for name in names}

@@ -1,8 +1,9 @@
-"""Edges along clusters of each head, which a fit can choose: ``'8 keys of 32 clusters'``.
+"""Edges between clusters of queries and clusters of keys, which ``fit`` can choose for a head.
 
-k-means groups the queries of a head, and groups its keys. Then pairs of clusters are joined, in
-descending order of their mean attention weight for each pair of tokens, until a query has 8 keys in
-the mean.
+The candidate ``'8 keys of 32 clusters'`` groups the queries of a head into 32 clusters by k-means,
+and likewise its keys. If a cluster of queries and a cluster of keys are joined, all their tokens
+are joined by edges. Pairs of clusters are joined in descending order of their mean attention weight
+for each pair of tokens, until a query has 8 keys in the mean.
 """
 
 from __future__ import annotations
@@ -81,8 +82,15 @@ class InputClusters(NamedTuple):
 
 
 def counts_of(candidates: Sequence[Any]) -> tuple[int, ...]:
-    """Return the numbers of clusters that ``candidates`` ask for, such as 32 for ``'8 keys of 32
-    clusters'``. Each number is listed once, and they ascend."""
+    """Return into how many clusters k-means must group the tokens for ``candidates``: 32 for the
+    candidate ``'8 keys of 32 clusters'``. Candidates of other kinds need no clusters.
+
+    Args:
+        candidates (sequence): Patterns and other edges that :func:`profile` measures.
+
+    Returns:
+        tuple of int: Each number of clusters once, in ascending order.
+    """
     return tuple(sorted({each.clusters for each in candidates if isinstance(each, ClusterKeys)}))
 
 
@@ -94,7 +102,8 @@ class ClusterPoints:
     which k-means finds clusters.
 
     Args:
-        counts (sequence of int): Numbers of clusters to find.
+        counts (sequence of int): Numbers of clusters. For each number, such as 32, k-means groups
+            the queries and the keys of a head into so many clusters.
         seed (int): Seed of the sample and of k-means.
     """
 
@@ -263,7 +272,8 @@ def join_clusters(layers: Sequence[Mapping[int, LayerClusters]],
 
 
 def shapes_of_clusters(values: Mapping[str, np.ndarray], heads: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that the fields of a profile about clusters must have, by name.
+    """Return the shapes that the arrays ``clusters``, ``channels``, ``cluster_query``,
+    ``cluster_key`` and ``cluster_edges`` of a :class:`Profile` must have, by the name of the array.
 
     Args:
         values (dict): Fields of the profile by name.

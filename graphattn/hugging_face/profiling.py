@@ -114,9 +114,9 @@ class Profile:
         own_offsets (ndarray): Offsets from a query to its keys: first 0, then those with the
             largest sums of weights in descending order; again 0 for none. int32
             ``[heads, offsets]``.
-        clusters (ndarray): Numbers of clusters, such as 32, that clusters were found for, int64.
-            The next fields have the clusters of the first number, then those of the second, and so
-            on.
+        clusters (ndarray): Numbers of clusters, int64, ascending. For the numbers 16 and 32,
+            k-means grouped the tokens once into 16 and once into 32 clusters. ``cluster_query``,
+            ``cluster_key`` and ``cluster_edges`` contain first the 16 clusters, then the 32.
         channels (ndarray): Number of channels of each head's queries, int64 ``[heads]``.
         cluster_query (ndarray): Centroids of queries before scaling, float32
             ``[heads, clusters, channels]``; 0 after the head's own channels.

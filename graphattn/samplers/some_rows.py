@@ -51,9 +51,10 @@ def sample_rows(
     """
     check_sampling(model, generator, 'compiled', ('compiled',))
     if model.device.type != 'cpu':
-        raise ValueError(f"'model' must be on a CPU, because only loops for CPUs draw some "
-                         f"rows without the others (got {model.device}); move its factors by "
-                         f".cpu()")
+        raise ValueError(f"'model' must be on a CPU, because only the sampler for CPUs can "
+                         f"draw the edges of one process without the edges of the other processes "
+                         f"(got {model.device}); move the tensors from which you build 'model' to "
+                         f"the CPU with .cpu()")
     takes_compiled(model, 'compiled')  # raises if unavailable
     draw = {'bernoulli': _draw_exactly, 'poisson': _draw_poisson}[distribution]
     with without_autocast(model.device):

@@ -171,7 +171,9 @@ class LearnedMaskSource(GraphSource):
     ) -> BipartiteGraph | PairMask:
         if key_ptr is not None:
             raise ValueError("'key_ptr' must be None for a learned mask, because queries and keys "
-                             "of a mask are the same tokens; call the layer without 'memory'")
+                             "of a mask are the same tokens; a layer passes 'key_ptr' if it is "
+                             "called with 'memory', whose tokens are the keys, so call the layer "
+                             "without 'memory'")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
         if self.mode == 'soft':

@@ -53,7 +53,8 @@ class FactorModel:
             1]``. If omitted, ``query_ptr`` is used if the numbers of keys and queries are equal;
             otherwise there is one segment for each head.
         exploration (float): :math:`\delta` of Sec. 4.2, which is added to the probability of every
-            pair. Exploration is equivalent to one more cluster with memberships of 1 and mixing
+            pair inside a segment. The same sum results from an additional cluster to which every
+            query and every key belongs with membership 1, and whose entry of ``mixing`` is
             :math:`\delta`.
         validate (bool): Whether to check all arguments and to copy the pointers. Pass ``False``
             only for tensors that the caller has just built.
