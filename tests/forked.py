@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -91,6 +92,9 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 def _work(work: Callable[[], None], rank: int, group: dict[str, str], folder: Path) -> None:
+    # What the process before left in cycles is not freed here: a process group among it would wait
+    # for ever for threads that do not come along.
+    gc.freeze()
     for name, number in (('stdout', 1), ('stderr', 2)):
         file = open(folder / f'{name}{rank}', 'w', buffering=1)
         os.dup2(file.fileno(), number)

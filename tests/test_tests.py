@@ -1,10 +1,16 @@
-"""No test fails because the machine is slow or busy."""
+"""No test fails because the machine is slow or busy, or because of the tests before it."""
 
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from tests.forked import forked
 
 CLOCKS = {'perf_counter', 'process_time', 'time_ns'}
 MIN_TIMEOUT = 300  # seconds, ten times what the longest wait takes on a quiet core
@@ -37,3 +43,20 @@ def is_refused(path: Path, node: ast.keyword) -> bool:
     """Return whether the value is given to see that it is refused."""
     line = path.read_text().splitlines()[node.lineno - 2]
     return 'pytest.raises' in line
+
+
+@pytest.mark.slow
+def test_a_forked_process_frees_no_process_group_of_the_process_before(tmp_path):
+    """It would wait for the threads of the group, which do not come along."""
+    dist.init_process_group('gloo', store=dist.FileStore(str(tmp_path / 'store'), 1), rank=0,
+                            world_size=1)
+    cycle = [dist.group.WORLD]
+    cycle.append(cycle)
+    dist.destroy_process_group()
+    gc.disable()
+    del cycle
+    try:
+        done, = forked(gc.collect, timeout=MIN_TIMEOUT)
+    finally:
+        gc.enable()
+    assert done.returncode == 0

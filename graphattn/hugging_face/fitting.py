@@ -97,10 +97,12 @@ def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = Non
 
     Here :math:`\epsilon_{hp}` is the error of head h along pattern p (``profile.pattern_error``),
     :math:`e_{hp}` is the mean number of edges of a query (``profile.pattern_edges``), :math:`k_h`
-    is the mean number of allowed keys of a query, and :math:`c_h` is the cost.
+    is the mean number of allowed keys of a query, and :math:`c_h` is the weight of the error of
+    head h in the sum, its number in ``costs``.
 
-    The error is a better measure than the attention weight on the edges: a few random keys give
-    about the output of a head with uniform weights, although they have little of its weight.
+    The fit minimises errors of outputs instead of keeping attention weight on the edges. The two
+    differ for a head that attends to all keys nearly equally. Along a few random keys, the output
+    of such a head is about the same, although these keys have little of its attention weight.
 
     The search is greedy. Each head begins with its pattern of fewest edges. The next step is always
     the one that lowers the sum most for each added edge, as long as the budget allows it. The

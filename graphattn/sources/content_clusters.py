@@ -237,8 +237,8 @@ class _Buffers(nn.Module):
     def fill(self, clusters: HeadClusters) -> None:
         if clusters.query.shape != self.query.shape:
             raise ValueError(f"'pattern' must have centroids of shape {tuple(self.query.shape)}, "
-                             f"the clusters and 'head_channels' (got shape "
-                             f"{tuple(clusters.query.shape)})")
+                             f"[number of clusters, 'head_channels'] of the source (got shape "
+                             f"{tuple(clusters.query.shape)}); pass clusters of this shape")
         for name, buffer in self.named_buffers():
             buffer.copy_(getattr(clusters, name))
 

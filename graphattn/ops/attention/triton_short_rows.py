@@ -235,9 +235,10 @@ def grads_of_short_queries(
     """Kernel: compute the gradients of a query in ``BLOCK`` heads, and of the bias and gate of its
     edges.
 
-    For the pass over keys, also write three numbers of the query to ``softmax``: its maximum logit,
-    its inverse sum of exponentials, and its sum of weight times gradient of the weight. If edges
-    have features, write the gradients of the dot products and the weights of edges instead.
+    Also write three numbers of the query to ``softmax``, which the kernel for the gradients of keys
+    and values reads. With logits l and weights w, these are the maximum of l, 1 over the sum of
+    exp(l - maximum), and the sum of w times the gradient of w. If edges have features, write the
+    gradients of the dot products and the weights of edges instead.
 
     The arguments up to ``part`` are :meth:`Rows.pointers`, those from ``bias`` to ``SOFTCAP`` are
     :class:`Terms`, and those from ``feature_query`` to ``weights`` are :class:`FeatureGrads`.

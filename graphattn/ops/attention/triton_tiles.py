@@ -303,13 +303,14 @@ def _columns_between(column, begin, end, num_columns):
 @triton.jit
 def _rows_of_task(indptr, column, num_tiles, more, place_of_more, num_rows, num_places, max_more,
                   num_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return seven values for the block of rows, or the part of a block, that this program
-    computes. A part has the edges in a range of columns.
+    """Return which rows and edges this program computes: a block of consecutive rows with all their
+    edges, or with the edges in one range of columns. Blocks with many edges are cut into several
+    such ranges, called parts.
 
-    The values are: its rows; whether each row exists; the edge from which edges are counted, and
-    where the edges of each row begin and end; the index of the sums of each row in the workspace of
-    parts; and whether each row has only a part of its edges. The arguments up to ``max_more`` are
-    the result of :func:`_pointers`.
+    The seven results are: the rows; whether each row exists; an edge, from which the next two count
+    edges; where the edges of each row begin; where they end; the index of each row in the workspace
+    of sums over parts; and whether the block was cut into parts. The arguments up to ``max_more``
+    are the result of :func:`_pointers`.
     """
     task = tl.program_id(0).to(tl.int64)
     part = task - num_places  # a further part, if not negative
@@ -358,8 +359,8 @@ def attend_tiles(
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Kernel: write the output, the maximum logit m, and 1 over the sum of ``exp(logit - m)`` of a
-    block of queries in one head. For a part of a block, write sums over the part to ``parts``
-    instead.
+    block of queries in one head. A block with many edges is cut into parts, with the edges to
+    a range of keys each. For such a part, write sums over its edges to ``parts`` instead.
 
     The arguments up to ``max_more`` are the result of :func:`_pointers`, those from ``bias`` to
     ``SOFTCAP`` are :class:`Terms`, and the constants are the result of :func:`_constants`.
@@ -456,12 +457,14 @@ def grads_of_tiled_queries(
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
     """Kernel: compute the gradients of a block of queries in one head, and of the bias and gate of
-    their edges. For a part of a block, write sums over the part to ``parts`` instead of the
-    gradients of queries.
+    their edges. A block with many edges is cut into parts, with the edges to a range of keys each.
+    For such a part, write sums over its edges to ``parts`` instead of the gradients of queries.
 
-    For the pass over keys, also write three numbers of each query to ``softmax``: its maximum
-    logit, its inverse sum of exponentials, and its sum of weight times gradient of the weight. The
-    arguments up to ``max_more`` are the result of :func:`_pointers`, those from ``bias`` to
+    Also write three numbers of each query to ``softmax``, which the kernel for the gradients of
+    keys and values reads. With logits l and weights w, these are the maximum of l, 1 over the sum
+    of exp(l - maximum), and the sum of w times the gradient of w.
+
+    The arguments up to ``max_more`` are the result of :func:`_pointers`, those from ``bias`` to
     ``SOFTCAP`` are :class:`Terms`, and the constants are the result of :func:`_constants`.
     """
     row, is_row, base, first, end, slot, is_part = _rows_of_task(

@@ -27,13 +27,15 @@ _OF_A_TILE = tl.constexpr(ROWS_OF_A_TILE)  # which kernels can read
 
 
 class Tasks(NamedTuple):
-    """Division of the rows of a graph into tasks, which programs of kernels compute. A *place* is a
-    row or a group of consecutive rows. A task is a place, or if the place has many edges, a part of
-    it.
+    """Division of the rows of a graph into tasks. Each program of a Triton kernel (one instance of
+    the kernel on the GPU) computes one or several tasks.
 
-    The first tasks are the first parts of all places, in their order. The other tasks are the
-    *further parts* of long places. The host knows only an upper bound of the number of further
-    parts, so that nothing synchronises. Programs without a part return at once.
+    A *place* is a row, or a group of consecutive rows. A place with few edges is one task. A place
+    with many edges is cut into several tasks, its *parts*. The first tasks are the first parts of
+    all places, in the order of the places. The other tasks are the *further parts*.
+
+    The GPU counts the further parts. The host does not wait for this number, but launches enough
+    programs for an upper bound of it. Programs that find no part to compute return at once.
     """
 
     more: Tensor  # for each place, first number and count of its further parts, int32 [2, places]

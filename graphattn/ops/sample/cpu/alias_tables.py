@@ -73,17 +73,20 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
 
 @jit()
 def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_groups):
-    """Draw a key of a segment for each pair of a cluster and random bits, and mark the key.
-    ``seen`` has a bit for each key of the segment, and ``seen_groups`` has a byte for each 4,096
-    keys.
+    """Draw one key for each element of ``cluster``, from the alias table of this cluster, and mark
+    the drawn keys in ``seen`` and ``seen_groups``. All keys are from one segment, which contains
+    the keys of one sequence.
 
     Args:
-        table: The flat tables of :func:`fill_tables`.
-        cluster: The cluster of each draw.
-        bits: 64 random bits of each draw.
-        entry: A workspace for an entry of each draw.
+        table: The tables of :func:`fill_tables`, flattened.
+        cluster: The cluster of each draw, ``[draws]``.
+        bits: 64 random bits for each draw, ``[draws]``.
+        entry: Workspace of at least ``[draws]`` for the table entries that are looked up, each a
+            threshold and an alias.
         num_keys: Number of keys of all segments.
         first_key, n: The first key of the segment, and its number of keys.
+        seen: The marks, one bit for each key of the segment.
+        seen_groups: One byte for each 4,096 keys, 1 if any of these keys is marked.
     """
     low, high = uint64(0xFFFFFFFF), uint64(32)
     # Two loops, for the table and for the marks, so that each has many loads in flight.
