@@ -35,7 +35,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, ter
     out, sums, _ = attend_along(*inputs, *_both_orders(graph, by_key and _needs_gradient(*inputs)),
                                 *graph.segments.ptrs, seed, terms.scale, terms.softcap or 0.,
                                 terms.dropout_p)
-    return out if terms.features is None else (out, sums)
+    out = out.to(query.dtype)
+    return out if terms.features is None else (out, sums.to(query.dtype))
 
 
 def attend_part(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,

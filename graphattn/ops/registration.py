@@ -36,8 +36,8 @@ def define(name: str, arguments: str, results: str, fake: Callable) -> torch._op
     return getattr(torch.ops.graphattn, name).default
 
 
-def differentiate(operator: torch._ops.OpOverload, backward: Callable, save: Callable,
-                  finish: Callable = lambda inputs, output: output) -> Callable:
+def differentiate(operator: torch._ops.OpOverload, backward: Callable,
+                  save: Callable) -> Callable:
     """Register the gradients of an operator.
 
     Args:
@@ -45,14 +45,13 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable, save: Cal
         backward (Callable): Maps ``(ctx, *grads)`` to a dict from the names of arguments to their
             gradients.
         save (Callable): Function of ``(ctx, inputs, output)`` that stores in ``ctx`` what
-            ``backward`` needs.
-        finish (Callable): Function of ``(inputs, output)`` that returns the results of the returned
-            function, such as ``output`` in another dtype. The backward pass gets the gradients of
-            these results, in their dtypes.
+            ``backward`` needs. It may return other results for the caller, such as ``output`` in
+            another dtype. Then ``backward`` gets the gradients of these results, except under
+            torch.compile.
 
     Returns:
-        Callable: Function to call instead of the operator, with the same arguments, and with the
-        results of ``finish``. Outside torch.compile, it skips torch's slow dispatch.
+        Callable: Function to call instead of the operator, with the same arguments and results.
+        Outside torch.compile, it skips torch's slow dispatch.
     """
     names = [argument.name for argument in operator._schema.arguments]
 
@@ -68,17 +67,16 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable, save: Cal
         def forward(ctx, *inputs):
             with torch._C._AutoDispatchBelowAutograd():
                 output = operator(*inputs)
-            save(ctx, inputs, output)
-            return finish(inputs, output)
+            results = save(ctx, inputs, output)
+            return output if results is None else results
 
         backward = staticmethod(in_order)
 
     without_gradient = _without_gradient(operator)
 
     def call(*inputs):
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return Differentiable.apply(*inputs)
-        return finish(inputs, without_gradient(*inputs))
+        takes_gradient = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return (Differentiable.apply if takes_gradient else without_gradient)(*inputs)
 
     return call
 

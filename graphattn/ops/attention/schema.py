@@ -69,12 +69,16 @@ edge_attention_backward = define(
 edge_attention_backward = differentiate_no_more(edge_attention_backward)
 
 
-def _save_attention(ctx, inputs, output) -> None:
+def _save_attention(ctx, inputs, output) -> tuple[Tensor, Tensor, Tensor]:
     *tensors, ctx.scale, ctx.softcap, ctx.dropout_p = inputs
-    *_, max_inv_sum = output
+    out, features, max_inv_sum = output
     ctx.mark_non_differentiable(max_inv_sum)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*output, *tensors)
+    # The caller gets the dtype of the query, so that gradients arrive in this dtype too. The
+    # backward pass reads the sums as they were computed.
+    dtype = inputs[0].dtype
+    return out.to(dtype), features.to(dtype), max_inv_sum
 
 
 def _differentiate_attention(ctx, grad_out, grad_features, _) -> dict[str, Tensor]:
@@ -97,15 +101,7 @@ def _differentiate_attention(ctx, grad_out, grad_features, _) -> dict[str, Tenso
     return grad_of
 
 
-def _round(inputs, output) -> tuple[Tensor, Tensor, Tensor]:
-    query, *_ = inputs
-    out, features, max_inv_sum = output
-    return out.to(query.dtype), features.to(query.dtype), max_inv_sum
-
-
-# The output and the sums of features are returned in the dtype of the query. The backward pass
-# reads them as they were computed, in the accumulation dtype.
-attend = differentiate(edge_attention, _differentiate_attention, _save_attention, _round)
+attend = differentiate(edge_attention, _differentiate_attention, _save_attention)
 
 
 def dropout_seed(dropout_p: float, device: torch.device) -> Tensor | None:
