@@ -69,15 +69,17 @@ edge_attention_backward = define(
 edge_attention_backward = differentiate_no_more(edge_attention_backward)
 
 
-def _save_attention(ctx, inputs, output) -> tuple[Tensor, Tensor, Tensor]:
+def _save_attention(ctx, inputs, output) -> tuple[Tensor, Tensor, Tensor] | None:
     *tensors, ctx.scale, ctx.softcap, ctx.dropout_p = inputs
     out, features, max_inv_sum = output
     ctx.mark_non_differentiable(max_inv_sum)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*output, *tensors)
+    dtype = inputs[0].dtype
+    if dtype == out.dtype:
+        return None
     # The caller gets the dtype of the query, so that gradients arrive in this dtype too. The
     # backward pass reads the sums as they were computed.
-    dtype = inputs[0].dtype
     return out.to(dtype), features.to(dtype), max_inv_sum
 
 
