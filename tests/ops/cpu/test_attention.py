@@ -430,3 +430,9 @@ def train(num_nodes, degree):
 def test_a_long_sequence_trains_in_little_memory():
     train(128, 32)  # compiles
     assert peak_bytes(lambda: train(65_536, 32)) < 600 * 2**20
+
+
+def test_gradients_of_half_precision_are_not_cast_on_the_way():
+    query = torch.randn(12, HEADS, 4, dtype=torch.bfloat16, requires_grad=True)
+    out = edge_attention(query, query, query, GRAPHS['square'](), backend='numba')
+    assert out.dtype == torch.bfloat16 and 'ToCopy' not in out.grad_fn.name()
