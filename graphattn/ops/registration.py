@@ -46,9 +46,9 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable, save: Cal
             gradients.
         save (Callable): Function of ``(ctx, inputs, output)`` that stores in ``ctx`` what
             ``backward`` needs.
-        finish (Callable): Function of ``(inputs, output)`` that returns the results of the returned
-            function, such as ``output`` in another dtype. The backward pass gets the gradients of
-            these results, in their dtypes.
+        finish (Callable): Maps ``(inputs, output)`` of the operator to the results that callers
+            get, such as ``output`` in another dtype. The backward pass gets the gradients of these
+            results, in their dtypes.
 
     Returns:
         Callable: Function to call instead of the operator, with the same arguments, and with the
