@@ -75,8 +75,8 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int,
 def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
                        scale: float, dropout_p: float) -> Tensor:
     """Return attention inside segments by torch's ``scaled_dot_product_attention``. All tensors are
-    ``[segments, heads, tokens, channels]``. If logits are so large that rounding errors would
-    matter, torch's kernel that stores the weights is used."""
+    ``[segments, heads, tokens, channels]``. If logits on a CPU are so large that rounding errors
+    would matter, torch's kernel that stores the weights is used."""
     may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
     keeps_weights = may_round and _may_be_large(query, key, scale)
     with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():
@@ -112,8 +112,8 @@ class _Last(torch.autograd.Function):
 
 
 def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
-    """Return whether a logit may exceed ``MAX_LOGIT``. The largest entries of queries and keys
-    bound all logits."""
+    """Return whether a logit may exceed ``MAX_LOGIT``, given the largest entries of queries and
+    keys. Return False without reading them if the tensors are traced or not on a CPU."""
     if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
         return False
     if query.device.type != 'cpu':  # reading values would synchronise the device on each call

@@ -46,7 +46,7 @@ _BLOCKS = 256  # that a program of cut_blocks cuts
 
 
 class Tiles(NamedTuple):
-    """The blocks of 64 rows of a graph that kernels over tiles compute, not kernels over rows.
+    """The blocks of 64 rows that kernels over tiles compute; kernels over rows compute the others.
     Kernels over tiles multiply all pairs of a tile, 64 rows and 32 columns, at once."""
 
     num_tiles: Tensor  # upper bound for each block; 0 if kernels over rows compute the block

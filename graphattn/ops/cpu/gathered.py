@@ -212,7 +212,7 @@ def scatter(y, shift, weight, x, row, column, n):
 @jit_inline
 def add_products(total, x, row, weight, y, shift, to_grad, column, n):
     """Do the same as :func:`add_weighted`. In the same pass, add ``weight[e] * x[row]`` to the
-    vector that begins ``to_grad`` elements behind ``y_e``, for each of ``n`` edges."""
+    vector that begins ``to_grad`` elements behind its vector ``y_e``, for each of ``n`` edges."""
     width, stride, end = x.shape[1], y.shape[1], n // 2 * 2
     whole, begin, zero = width // LANES * LANES, row * width, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):

@@ -15,7 +15,8 @@ from graphattn.ops.pages import new_rows
 
 
 class KeyGrads(NamedTuple):
-    """Gradients of tensors of keys to which several work items add, with workspaces for their sums.
+    """Gradients of keys, or of keys and values, that several work items sum, with workspaces for
+    their parts.
 
     The first work item of each segment and head of keys writes to the gradients. Each later item
     writes to its own rows of a workspace, and :meth:`sums` adds these rows in a fixed order. The
@@ -70,8 +71,9 @@ class KeyGrads(NamedTuple):
 
 
 def _num_parts(edges: Edges, shape: tuple[int, int]) -> int:
-    """Return into how many parts of equal numbers of edges the edges of all heads are cut.
-    ``shape`` has the number of heads, and the number of multiplications for each edge and head.
+    """Return the number of parts into which the edges of all heads are cut, with equal numbers of
+    edges. ``shape`` has the number of heads, and the number of multiplications for each edge and
+    head.
 
     There are at most four parts, or at most 64 if each has at least 256 edges for each key. A part
     writes the gradients of all its keys, so many parts are slow: for 20 % of 4,096 x 4,096 pairs

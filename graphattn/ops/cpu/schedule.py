@@ -79,9 +79,9 @@ def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
 
 
 def worthwhile_parts(edges: Edges, shape: tuple[int, int], size: int) -> int:
-    """Return into how many parts of about ``size`` multiplications the work along ``edges`` can be
-    divided. ``shape`` has the number of heads, and the number of multiplications for each edge and
-    head. The result does not depend on the number of threads."""
+    """Return the number of parts into which the work along ``edges`` can be divided, of about
+    ``size`` multiplications each. ``shape`` has the number of heads, and the number of
+    multiplications for each edge and head. The result does not depend on the number of threads."""
     heads, products = shape
     return 1 + int(edges.indptr[-1]) * heads * products // size
 

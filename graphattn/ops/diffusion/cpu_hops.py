@@ -87,7 +87,7 @@ class HopGrads(NamedTuple):
 
     def put(self, heads: slice, csc: Edges, hops: Hops, grad_out: Tensor, weight: Tensor,
             dot: Tensor) -> Tensor:
-        """Write the gradients of a slice of the heads.
+        """Write the gradients of values and teleports for a slice of the heads.
 
         Args:
             heads (slice): The heads.

@@ -421,8 +421,8 @@ def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3
 @jit(inline=True)
 def _first_bits(stream, offset, quarter, j):
     """Return the first 16 random bits of the trial with key ``j`` of a piece, the same as in
-    :func:`_try_quarters`. A quarter of the keys has ``quarter`` keys, rounded down. The keys after
-    the last quarter have a word of random bits each."""
+    :func:`_try_quarters`. A quarter has ``quarter`` keys. The up to three keys after the last
+    quarter have a word of random bits each."""
     if j >= 4 * quarter:
         return random_bits(stream, offset + j - 3 * quarter) & uint64(0xFFFF)
     return random_bits(stream, offset + j % quarter) >> uint64(16 * (j // quarter)) & uint64(0xFFFF)

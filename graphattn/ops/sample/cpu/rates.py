@@ -71,9 +71,9 @@ class Rates:
         return rows
 
     def _for_each_column(self, kernel: Callable, draws_per_entry: float, *arguments) -> None:
-        """Run ``kernel(first, last, columns, key_ptr, *arguments)`` in threads. Its items are the
-        clusters of all segments. For each key of an item, it takes the time of ``draws_per_entry``
-        draws, by which the items are divided among threads."""
+        """Run ``kernel(first, last, columns, key_ptr, *arguments)`` in threads, with an item for
+        each cluster of each segment. An item takes about the time of ``draws_per_entry`` draws for
+        each of its keys."""
         num_columns = self.mass.size
         work = np.linspace(0, draws_per_entry * self.columns.size, num_columns + 1)
         in_threads(kernel, work, self.columns, self.key_ptr, *arguments)

@@ -41,8 +41,9 @@ fp64 = tl.float64
 
 def draw(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
-    """Return a graph drawn by Algorithm 1 of SBM-Transformer. Return ``None`` if a query draws a
-    few keys so often that its draws do not fit in the registers of the GPU.
+    """Return a graph in which each query has edges to the distinct keys that it draws, by Algorithm
+    1 of SBM-Transformer. Return ``None`` if a query draws a few keys so often that its draws do not
+    fit in the registers of the GPU.
 
     Args:
         model (FactorModel): The model, whose probabilities are rates of draws here.
@@ -418,8 +419,8 @@ def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTER
     """Return which of the draws ``kept`` thinning keeps. Each draw is a pair of a query ``row`` and
     a key ``node``. A pair with probability p was drawn at the rate ``multiplier * p``, and is kept
     with probability ``p / (1 - exp(-multiplier * p))``. The coin of the draw, the fraction ``bits /
-    2**32``, decides. This probability is at least ``1 / multiplier``, so p is computed only if the
-    coin is above this bound."""
+    2**32``, decides. A coin below ``1 / multiplier`` always keeps the draw, so p is computed only
+    for other coins."""
     coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
     multiplier = multiplier[:, None]
     is_open = kept & (coin * multiplier >= 1)

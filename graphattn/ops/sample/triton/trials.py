@@ -97,7 +97,8 @@ def try_tiles(
         exploration: The probability that is added to each pair.
         num_quads: Number of groups of four keys for each query. Random bits are numbered by group.
         size: Number of successes of each query in each piece, ``[num_queries, pieces]``.
-        largest: ``[num_tiles, pieces]``.
+        largest: The largest probability without exploration, or ``inf`` if one is NaN,
+            ``[num_tiles, pieces]``.
         end: Where the keys of each query in each piece begin in ``edge_key``, and the end of the
             last.
     """
