@@ -13,7 +13,8 @@ from torch import Tensor
 
 
 class LogitTerms(NamedTuple):
-    """Terms that turn dot products into attention weights, and features of edges.
+    """Arguments of attention beside queries, keys, values and edges: the terms of the logits,
+    dropout, and features of edges.
 
     A new term needs a field here, a check in :mod:`graphattn.functional.checks`, a line in
     :mod:`graphattn.ops.edge_math`, and a capability of :class:`Backend`. A caller sets its own
@@ -30,16 +31,16 @@ class LogitTerms(NamedTuple):
 
 
 class ProjectedFeatures(NamedTuple):
-    """Features of edges and their projections. Each head projects the features of an edge, and adds
-    the result to the edge's key and value."""
+    """Features of edges, and a matrix for each head that projects them. The projected features of
+    an edge are added to the key and to the value of this edge."""
 
     attr: Tensor  # [num_edges, size]
     projection: Tensor  # [heads, channels, size]
 
 
 class EdgeFeatures(NamedTuple):
-    """Features of edges as a kernel receives them. The projections of :class:`ProjectedFeatures`
-    are already multiplied into ``query``."""
+    """Features of edges as a kernel receives them. ``query`` has the queries times the projections
+    of :class:`ProjectedFeatures`, so a kernel computes only its dot products with ``attr``."""
 
     query: Tensor | None  # [num_queries, heads, size]; dot products with attr enter logits
     attr: Tensor | None  # [num_edges, size]

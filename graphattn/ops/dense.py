@@ -12,9 +12,9 @@ from graphattn.graphs.graph import BipartiteGraph
 
 # A tuple, because torch.compile cannot build other objects from symbolic slices.
 def dense_segments(graph: BipartiteGraph) -> Iterator[tuple[slice, slice, slice, tuple, Tensor]]:
-    """Yield a tuple for each segment of the graph:
+    """Yield a tuple of five values for each segment of the graph:
 
-    - the slices of its queries, of its keys and of its edges;
+    - three slices: its queries, its keys and its edges;
     - a pair with the query and the key of each edge, counted from the first node of the segment;
     - the mask of its edges, bool ``[queries, keys, 1]``.
     """

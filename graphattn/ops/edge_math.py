@@ -44,14 +44,15 @@ def edge_softmax(logit: Tensor, query: Tensor, num_queries: int,
 
 
 def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
-    """Add the sinks to a softmax that was computed without them, in place. A sink is one more logit
-    of a query, without a value. Do nothing if ``sink`` is None.
+    """Add the sink of each query, one more logit without a value, to a softmax that was computed
+    without it. Tensors are changed in place. Do nothing if ``sink`` is None.
 
     Args:
         sink (Tensor, optional): The sinks, ``[num_queries or 1, heads]``.
         max_inv_sum (Tensor): The maximum logit m of each query, and 1 over its sum of ``exp(logit -
-            m)``, ``[num_queries, heads, 2]``.
-        *sums (Tensor): Sums weighted by the softmax, ``[num_queries, heads, channels]``.
+            m)``, ``[num_queries, heads, 2]``. The sum includes the sink afterwards.
+        *sums (Tensor): Sums weighted by the softmax, ``[num_queries, heads, channels]``, which are
+            rescaled.
     """
     if sink is not None:
         rest = rest_of_sink(sink, max_inv_sum).unsqueeze(-1)
@@ -60,13 +61,14 @@ def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
 
 
 def rest_of_sink(sink: Tensor, max_inv_sum: Tensor) -> Tensor:
-    """Add the sinks to the inverse sums of a softmax, in place. Return the factor of the weights
-    that this changes: 1 minus the weight of the sink.
+    """Add the sinks to the sums of exponentials of a softmax, in place, and return the factor by
+    which all weights become smaller: 1 minus the weight of the sink.
 
     Args:
         sink (Tensor): The sinks, broadcastable to ``max_inv_sum[..., 0]``.
         max_inv_sum (Tensor): The maximum logit m of each query, and 1 over its sum of ``exp(logit -
-            m)``, ``[num_queries, heads, 2]`` or ``[heads, num_queries, 2]``.
+            m)``, ``[num_queries, heads, 2]`` or ``[heads, num_queries, 2]``. The second number is
+            changed.
 
     Returns:
         Tensor of the shape of ``max_inv_sum[..., 0]``.
@@ -151,15 +153,15 @@ def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
 
 
 def with_first_derivative(out: Tensor, backend: str) -> Tensor:
-    """Return ``out`` such that a second derivative raises an error that names ``backend``.
-    Otherwise, torch would treat the second derivatives of kernels as 0."""
+    """Return ``out`` such that second derivatives and batches of gradients raise an error that
+    names ``backend``. Otherwise, torch would treat the second derivatives of kernels as 0."""
     return _OfFirstOrder.apply(out, backend)
 
 
 class _OfFirstOrder(torch.autograd.Function):
-    """Autograd function that returns its input, and raises an error for second derivatives. A hook
-    would not do, because it would also fire when callers ask for the gradient of the tensor
-    itself."""
+    """Autograd function that returns its input, and raises an error for second derivatives and for
+    batches of gradients. A hook would not do, because it would also fire when callers ask for the
+    gradient of the tensor itself."""
 
     @staticmethod
     def forward(ctx, out, backend):

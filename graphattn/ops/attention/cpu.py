@@ -266,10 +266,12 @@ def _attend_backward(
     values, bias, gate and ``feature_query``, given the inputs and results of :func:`_attend`.
 
     Args:
+        grad_out, grad_features (ndarray): Gradients of the outputs, and of the weighted sums of
+            features.
         grad_bias, grad_gate (ndarray): ``[num_edges, heads]``, or empty if they are not needed.
-        grad_attr_dot, attr_weight (ndarray): For the gradients of features, the gradients of the
-            dot products and the weights after dropout are written here, ``[num_edges, heads]``,
-            unless the arrays are empty.
+        grad_attr_dot, attr_weight (ndarray): Results for :func:`_attr_backward`, ``[num_edges,
+            heads]``: gradients of the dot products, and weights after dropout. Pass empty arrays if
+            the gradients of features are not needed.
         grad_key, grad_value, shared_grad_key, shared_grad_value (ndarray): The targets of
             :class:`KeyGrads`.
     """

@@ -47,14 +47,14 @@ def has_few_edges(edges: Edges) -> bool:
 
 
 def items_of_heads(num_kv_heads: int, edges: Edges, shape: tuple[int, int]) -> np.ndarray:
-    """Divide heads into work items, so that one thread sums the gradients of a head of keys, in the
-    order of edges.
+    """Divide the heads of keys into work items. One thread computes an item, so the gradients of a
+    key are summed in the order of edges.
 
     Args:
         num_kv_heads (int): Number of heads of keys.
         edges (Edges): The edges, sorted by query.
-        shape (tuple): The number of heads of queries, and of multiplications for each edge of a
-            head.
+        shape (tuple): Two ints: the number of heads of queries, and the number of multiplications
+            for each edge and head.
 
     Returns:
         int64 array ``[num_items, 2]``: the first head of keys of each item, and the head after the

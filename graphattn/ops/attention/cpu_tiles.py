@@ -63,14 +63,19 @@ _FIXED = 8192  # multiplications that take as long as the overhead of a row of a
 
 def split_by_tiles(items: np.ndarray, edges: Edges, shape: tuple[int, int], most: float
                    ) -> tuple[np.ndarray, np.ndarray]:
-    """Split work items into two arrays: those that loops over rows compute, and those that loops
-    over tiles compute. All items of a segment are in the same array.
+    """Split work items by the loops that compute their segment: loops over rows, or loops over
+    tiles of rows and keys.
 
     Args:
         items (ndarray): Work items as returned by :func:`graphattn.ops.cpu.schedule.cut`.
         edges (Edges): The edges, sorted by query.
-        shape (tuple): The number of heads, and of multiplications for each edge of a head.
-        most (float): Tiles are used if they compute at most this number of pairs for each edge.
+        shape (tuple): Two ints: the number of heads, and the number of multiplications for each
+            edge and head.
+        most (float): A segment is computed in tiles if they have at most this number of pairs for
+            each of its edges.
+
+    Returns:
+        Two arrays: the items for loops over rows, and the items for loops over tiles.
     """
     are_tiled = in_tiles(edges, most, _FIXED // max(shape[1], 1))
     if not are_tiled.any():
@@ -166,12 +171,12 @@ def _attend(begin, end, low, up, head, query, panels, rows, terms, position, row
 
 @jit_inline
 def _weigh(weight, n, position, row_max, row_sum, at, terms, head, out, row):
-    """Replace the dot products of a query with its next ``n`` keys by weights relative to its
-    maximum logit so far, in place.
+    """Replace the dot products ``weight[:n]`` of a query with its next ``n`` keys by ``exp(logit -
+    m)``, in place, and apply dropout. Here, m is the maximum logit of the query up to these keys.
 
-    The next edge, the maximum logit and the sum of exponentials of the query are ``position[at]``,
-    ``row_max[at]`` and ``row_sum[at]``. All are updated, and ``out[row]``, the output so far, is
-    rescaled if the maximum rises.
+    The next edge of the query, its maximum logit and its sum of exponentials are ``position[at]``,
+    ``row_max[at]`` and ``row_sum[at]``. All are updated. If the maximum rises, ``out[row]``, the
+    output so far, is rescaled.
     """
     if n > 0:
         first = position[at]

@@ -50,7 +50,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
 
 
 def _zeros(query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms) -> Tensor:
-    """Return an output of zeros that depends on every argument, so that all get gradients."""
+    """Return the output for a graph without edges: zeros that depend on every argument, so that all
+    arguments get gradients."""
     arguments = [x for x in (query, key, value, terms.bias, terms.gate, terms.sink)
                  if x is not None]
     out = value.new_zeros(query.size(0), query.size(1), value.size(2))
@@ -64,9 +65,9 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMa
     """Return attention along the edges of ``block_mask``, ``[1, heads, num_queries, channels]``,
     computed on all pairs.
 
-    ``flex_attention`` itself has no gradients on CPUs. The backward pass of torch's own definition
-    recomputes weights from logits minus their log-sum-exp, with the rounding error of the logits.
-    Here, the weights are stored.
+    This function replaces ``flex_attention`` in float64 and on CPUs, where ``flex_attention`` has
+    no gradients. It stores the weights. Torch's own definition recomputes them in the backward
+    pass, from logits minus their log-sum-exp, so weights get the rounding error of the logits.
 
     Args:
         query, key, value (Tensor): ``[1, heads, nodes, channels]``. Keys and values may have fewer
@@ -76,7 +77,7 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMa
         on_edges (tuple): The gate and the bias of edges, which are the last arguments of
             ``score_mod``.
         scale (float): Factor of the dot products.
-        sink (Tensor, optional): ``[num_queries or 1, heads]``.
+        sink (Tensor, optional): One more logit of each query, ``[num_queries or 1, heads]``.
     """
     dtype, of_group = torch.promote_types(query.dtype, torch.float), query.size(1) // key.size(1)
     key, value = (x.repeat_interleave(of_group, dim=1) for x in (key, value))
@@ -114,10 +115,11 @@ def by_tiles(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask,
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    """Return :func:`by_tiles`, compiled as a whole, because the uncompiled form computes all pairs.
+    """Return :func:`by_tiles` compiled by ``torch.compile``. The uncompiled function would compute
+    all pairs.
 
-    Sizes that differ between calls become variables of the kernels. With ``dynamic=True``, the size
-    of tiles would be a variable too, and this is slow, because the kernels divide by it for every
+    Sizes that differ between calls become variables of the kernels. ``dynamic=True`` would make the
+    size of tiles a variable too. This would be slow, because the kernels divide by it for every
     pair.
     """
     return torch.compile(by_tiles, fullgraph=True)
@@ -125,9 +127,9 @@ def _compiled() -> Callable[..., Tensor]:
 
 def _on_edges(graph: BipartiteGraph, terms: LogitTerms, query: Tensor,
               ) -> tuple[tuple[Tensor | None, Tensor | None], Tensor | None]:
-    """Return a pair of the gate and the bias, ``[num_edges, heads]`` each, and the sinks,
-    ``[num_queries or 1, heads]``. The maximum bias of each query is subtracted from its biases and
-    its sinks."""
+    """Return gate, bias and sinks as FlexAttention needs them: a tuple of the gate and the bias,
+    ``[num_edges, heads]`` each, and the sinks, ``[num_queries or 1, heads]``. What ``terms`` lacks
+    is None. The maximum bias of each query is subtracted from its biases and its sink."""
     dtype, shape = torch.promote_types(query.dtype, torch.float), (-1, query.size(1))
     gate, bias, sink = terms.gate, terms.bias, terms.sink
     if gate is not None:

@@ -52,9 +52,11 @@ def weighted_sum(weight: Tensor, value: Tensor, pairs: MaskedPairs) -> Tensor:
 
 
 def _segments(pairs: MaskedPairs, *tensors: Tensor) -> Iterator[tuple]:
-    """Yield a tuple for each length of sequences: the length, and for each tensor ``[tokens, heads,
-    channels]`` the tokens of all sequences of this length, ``[sequences, heads, length,
-    channels]``."""
+    """Yield the tokens of all sequences of one length, for each length in turn.
+
+    Each tuple has the length, and then for each tensor ``[tokens, heads, channels]`` its tokens in
+    sequences of this length, ``[sequences, heads, length, channels]``.
+    """
     sizes = [length * count for length, count in pairs.counts]
     parts = zip(*(pairs.sort(x).split(sizes) for x in tensors))
     for (length, count), own in zip(pairs.counts, parts):
@@ -76,8 +78,8 @@ def _bias(pairs: MaskedPairs, length: int, dtype: torch.dtype) -> tuple[Tensor, 
 
 
 def _nothing(query: Tensor, key: Tensor, pairs: MaskedPairs) -> Tensor:
-    """Return a zero that depends on every input, so that inputs get gradients even if there are no
-    pairs."""
+    """Return a zero that depends on the queries, the keys and the mask. Add it to an output, so
+    that all of them get gradients even if there are no pairs."""
     return sum(x[:0].sum() for x in (query, key, pairs.mask.values))
 
 

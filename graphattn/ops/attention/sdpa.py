@@ -74,8 +74,9 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int,
 
 def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
                        scale: float, dropout_p: float) -> Tensor:
-    """Return torch's attention for tensors ``[segments, heads, tokens, channels]``. If rounding
-    errors of large logits would matter, use the kernel of torch that stores the weights."""
+    """Return attention inside segments by torch's ``scaled_dot_product_attention``. All tensors are
+    ``[segments, heads, tokens, channels]``. If logits on a CPU are so large that rounding errors
+    would matter, torch's kernel that stores the weights is used."""
     may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
     keeps_weights = may_round and _may_be_large(query, key, scale)
     with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():
@@ -98,7 +99,8 @@ def _without_derivative(grads: tuple[Tensor | None, ...], _) -> tuple[Tensor | N
 
 
 class _Last(torch.autograd.Function):
-    """Autograd function that returns a gradient, and raises an error for its derivative."""
+    """Autograd function that returns a gradient unchanged, and raises an error if this gradient is
+    differentiated again."""
 
     @staticmethod
     def forward(ctx, grad: Tensor) -> Tensor:
@@ -110,8 +112,8 @@ class _Last(torch.autograd.Function):
 
 
 def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
-    """Return whether a logit may exceed ``MAX_LOGIT``. The largest entries of queries and keys
-    bound all logits."""
+    """Return whether a logit may exceed ``MAX_LOGIT``, given the largest entries of queries and
+    keys. Return False without reading them if the tensors are traced or not on a CPU."""
     if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
         return False
     if query.device.type != 'cpu':  # reading values would synchronise the device on each call
@@ -125,8 +127,8 @@ def _max_abs(x: Tensor) -> float:
 
 
 class _Chunk(NamedTuple):
-    """Queries that one call computes: the queries of consecutive segments of the same shape, or
-    some of the queries of one large segment."""
+    """Queries that one call of torch computes: all queries of consecutive segments of the same
+    shape, or some of the queries of one large segment."""
 
     run: int  # number of the group of segments, which has one tensor of keys
     num_segments: int

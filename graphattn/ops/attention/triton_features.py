@@ -17,8 +17,8 @@ from graphattn.ops.weights.triton_weighted_sum import sum_rows
 
 
 class FeatureSums(NamedTuple):
-    """Features of edges, and the tensors to which the forward pass writes their weighted sums. All
-    fields are None if edges have no features."""
+    """Features of edges as kernels of the forward pass receive them, with tensors for the results:
+    the weighted sums of the features. All fields are None if edges have no features."""
 
     query: Tensor | None = None  # feature_query of the operator, [num_queries, heads, size]
     attr: Tensor | None = None  # the features, [num_edges, size]
@@ -39,8 +39,9 @@ NO_FEATURES = FeatureSums()
 
 
 class FeatureGrads(NamedTuple):
-    """Features of edges, the gradients of their weighted sums, and the tensors to which the kernel
-    over queries writes its results. All fields are None if edges have no features."""
+    """Features of edges as kernels of the backward pass receive them, with the weighted sums of the
+    features, the gradients of these sums, and tensors for the results of the kernel over queries.
+    All fields are None if edges have no features."""
 
     query: Tensor | None = None  # query, attr and sums as in FeatureSums
     attr: Tensor | None = None
@@ -92,9 +93,9 @@ def grads_of_keys(features: FeatureGrads, query: Tensor, grad_out: Tensor, rows:
     times ``features.grad_dot``, and of ``grad_out`` times ``features.weight``.
 
     Args:
-        features (FeatureGrads): Its results must be computed.
+        features (FeatureGrads): Features of edges, with the results of the kernel over queries.
         query (Tensor): ``[num_queries, heads, channels]``.
-        grad_out (Tensor): ``[num_queries, heads, value_channels]``.
+        grad_out (Tensor): Gradient of the output, ``[num_queries, heads, value_channels]``.
         rows (Rows): The edges grouped by key.
         perm (Tensor): The place of each of these edges in the order by query.
         num_kv_heads (int): Number of heads of keys and values.
@@ -110,8 +111,8 @@ def grads_of_keys(features: FeatureGrads, query: Tensor, grad_out: Tensor, rows:
 
 
 def grad_of_attr(features: FeatureGrads, rows: Rows) -> Tensor:
-    """Return the gradients of the features of edges, ``[num_edges, size]``. The results in
-    ``features`` must be computed, and ``rows`` has the edges grouped by query."""
+    """Return the gradients of the features of edges, ``[num_edges, size]``. ``features`` must have
+    the results of the kernel over queries, and ``rows`` the edges grouped by query."""
     (_, heads, size), dtype = features.query.shape, features.attr.dtype
     grad_attr = torch.empty_like(features.attr)
     tile = Tile.of(dtype, rows.num_rows, rows.num_edges, size)

@@ -46,8 +46,8 @@ _BLOCKS = 256  # that a program of cut_blocks cuts
 
 
 class Tiles(NamedTuple):
-    """The blocks of 64 rows of a graph that kernels over tiles compute. These kernels multiply all
-    pairs of 64 rows and 32 columns at once."""
+    """The blocks of 64 rows that kernels over tiles compute; kernels over rows compute the others.
+    Kernels over tiles multiply all pairs of a tile, 64 rows and 32 columns, at once."""
 
     num_tiles: Tensor  # upper bound for each block; 0 if kernels over rows compute the block
     tasks: Tasks  # whose places are blocks
@@ -55,15 +55,15 @@ class Tiles(NamedTuple):
 
     @property
     def have_rows(self) -> bool:
-        """Return whether kernels over tiles compute any rows. Return True as long as the host does
-        not know."""
+        """Return whether kernels over tiles compute any rows. The result is True until the number
+        of their blocks has arrived on the host."""
         known = self.num_blocks.now()
         return known is None or known > 0
 
     @property
     def leave_rows(self) -> bool:
-        """Return whether kernels over tiles leave any rows to kernels over rows. Return True as
-        long as the host does not know."""
+        """Return whether kernels over tiles leave any rows to kernels over rows. The result is True
+        until the number of their blocks has arrived on the host."""
         known = self.num_blocks.now()
         return known is None or known < self.num_tiles.numel()
 
@@ -75,17 +75,19 @@ class Tiles(NamedTuple):
 
 def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, channels: int,
          dtype: torch.dtype, terms: Terms) -> Tiles | None:
-    """Choose the rows that kernels over tiles compute. Return None if the dtype or the sizes
-    already show that there are none.
+    """Choose the blocks of 64 rows that kernels over tiles compute, once for each graph.
 
     Args:
         indptr (Tensor): Where the edges of each row begin.
         column (Tensor): The key of each edge, or its query if rows are keys.
-        num_columns (int): Number of columns.
+        num_columns (int): Number of keys, or of queries if rows are keys.
         heads (int): Number of heads of queries, or of keys if rows are keys.
         channels (int): Largest number of channels of a query, key or value.
         dtype (torch.dtype): Dtype of the queries.
         terms (Terms): The terms of the logits.
+
+    Returns:
+        Tiles, or None if the dtype or the sizes already show that no block is chosen.
     """
     edges, num_rows = _edges_of_a_tile(num_columns, channels, dtype, terms), indptr.numel() - 1
     # If 64 rows have fewer edges on average than one tile needs, the graph is not examined.
@@ -103,7 +105,7 @@ def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, channels:
 
 def _edges_of_a_tile(num_columns: int, channels: int, dtype: torch.dtype,
                      terms: Terms) -> int | None:
-    """Return how many edges a tile must have so that kernels over tiles are faster than kernels
+    """Return the number of edges per tile from which on kernels over tiles are faster than kernels
     over rows. Return None if kernels over tiles do not support the arguments."""
     width = width_of(channels)
     if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MAX_COLUMNS:
@@ -228,9 +230,9 @@ def _constants(query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
 
 
 def _num_warps(terms: Terms, *summed: Tensor) -> int:
-    """Return the number of warps of a program, four or eight. Eight warps multiply some pairs
-    twice, but have twice as many registers for sums and for values of edges. ``summed`` are the
-    tensors whose weighted sums a program computes."""
+    """Return the number of warps of a program that computes weighted sums of the tensors
+    ``summed``: four or eight. Eight warps have twice as many registers for these sums and for
+    values of edges, but multiply some pairs twice."""
     widths = [width_of(x.size(2)) for x in summed]
     is_alone = len(widths) == 1 and not _has_logits_of_edges(terms)
     return 4 if is_alone or max(widths) <= _FEW_CHANNELS else 8
@@ -307,10 +309,10 @@ def _rows_of_task(indptr, column, num_tiles, more, place_of_more, num_rows, num_
     edges, or with the edges in one range of columns. Blocks with many edges are cut into several
     such ranges, called parts.
 
-    The seven results are: the rows; whether each row exists; an edge, from which the next two count
-    edges; where the edges of each row begin; where they end; the index of each row in the workspace
-    of sums over parts; and whether the block was cut into parts. The arguments up to ``max_more``
-    are the result of :func:`_pointers`.
+    The seven results are: the rows; whether each row exists; the first edge of the block; where the
+    edges of each row begin, and where they end, both counted from the first edge of the block; the
+    index of each row in the workspace of sums over parts; and whether each row is in a block that
+    was cut into parts. The arguments up to ``max_more`` are the result of :func:`_pointers`.
     """
     task = tl.program_id(0).to(tl.int64)
     part = task - num_places  # a further part, if not negative

@@ -45,11 +45,12 @@ def aligned(num_rows, width, like):
 
 @jit_inline
 def odd_lines(channels, like):
-    """Return ``channels`` rounded up such that a row has an odd number of cache lines, for rows
-    that are read and written in turn. ``like`` has the dtype of the row.
+    """Return ``channels`` rounded up, so that a row of the result fills an odd number of cache
+    lines. ``like`` has the dtype of the row.
 
-    On CPUs, a load waits for an earlier store if their addresses differ by a multiple of 4,096
-    bytes. With rows of 512 bytes, this would happen at every eighth row.
+    This is for rows that are read and written in turn. On CPUs, a load waits for an earlier store
+    if their addresses differ by a multiple of 4,096 bytes. With rows of 512 bytes, this would
+    happen at every eighth row.
     """
     line = 64 // like.itemsize
     return ((channels + line - 1) // line // 2 * 2 + 1) * line
@@ -85,10 +86,11 @@ def clear(rows, shift):
 
 @jit
 def keys_per_chunk(channels, edges, segment):
-    """Return the number of keys of a segment that loops copy into the cache together, a chunk.
+    """Return the size of the chunks of a segment: how many of its keys loops copy into the cache
+    together.
 
-    The keys of a chunk, ``channels`` values each, fit in the cache, unless rows have few edges.
-    Then a chunk is larger, so that a row has about 16 edges in it. All items of a segment use the
+    A chunk of keys with ``channels`` values each fits in the cache. But if rows have few edges, a
+    chunk is larger, so that a row has about 16 edges in it. All work items of a segment use the
     same chunks, because the order of sums depends on them.
     """
     first_row, last_row = edges.row_ptr[segment], edges.row_ptr[segment + 1]
@@ -104,8 +106,8 @@ _EDGES_PER_VISIT = 16
 
 @jit_inline
 def exceeds_cache(rows):
-    """Return whether the keys of a chunk, copied to ``rows``, are larger than the cache. This
-    happens if the rows of the graph have few edges."""
+    """Return whether ``rows``, a copy of the keys of a chunk, is larger than the cache. This
+    happens in graphs whose rows have few edges."""
     return rows.size > _CHUNK
 
 

@@ -27,14 +27,14 @@ class Edges(NamedTuple):
 
     @classmethod
     def of_rows(cls, indptr: Tensor, column: Tensor, perm: Tensor | None = None) -> Edges:
-        """Return the edges as one segment, for loops over values ``[heads, nodes, channels]``.
-        These values of a head are close together in memory, so such loops do not process segments
-        one by one.
+        """Return the edges as a single segment, for loops over values ``[heads, nodes, channels]``.
+        There, the values of one head are close together in memory, so the loops need no division
+        into segments.
 
         Args:
             indptr (Tensor): Where the edges of each row begin.
             column (Tensor): The node at the other end of each edge.
-            perm (Tensor, optional): For edges sorted by key, the place of each edge if sorted by
+            perm (Tensor, optional): For edges sorted by key, the place of each edge in the order by
                 query.
         """
         whole = np.array([0, indptr.numel() - 1])

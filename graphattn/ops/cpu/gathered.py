@@ -29,8 +29,8 @@ from graphattn.ops.cpu.simd import (
 
 @jit_inline
 def dots(dot, x, row, y, shift, column, n):
-    """Write ``<x[row], y.flat[column[e] * y.shape[1] + shift:]>`` to ``dot[e]`` for each of ``n``
-    edges."""
+    """Write the dot product of ``x[row]`` and ``y_e`` to ``dot[e]`` for ``n`` edges. The vector
+    ``y_e`` begins at ``y.flat[column[e] * y.shape[1] + shift]``."""
     width, stride, end = x.shape[1], y.shape[1], n // 4 * 4
     whole = width // LANES * LANES
     for c in range(0, whole - LANES, 2 * LANES):
@@ -79,8 +79,8 @@ def dots(dot, x, row, y, shift, column, n):
 
 @jit_inline
 def add_weighted(total, row, weight, y, shift, column, n):
-    """Add the weighted sum over ``n`` edges, ``sum_e weight[e] * y.flat[column[e] * y.shape[1] +
-    shift:]``, to ``total[row]``."""
+    """Add ``sum_e weight[e] * y_e`` over ``n`` edges to ``total[row]``. The vector ``y_e`` begins
+    at ``y.flat[column[e] * y.shape[1] + shift]``."""
     width, stride, end = total.shape[1], y.shape[1], n // 4 * 4
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):
@@ -192,8 +192,8 @@ def add_weighted_and_dots(total, row, weight, dot, x, y, column, n):
 
 @jit_inline
 def scatter(y, shift, weight, x, row, column, n):
-    """Add ``weight[e] * x[row]`` to ``y.flat[column[e] * y.shape[1] + shift:]`` for each of ``n``
-    edges."""
+    """Add ``weight[e] * x[row]`` to the vector that begins at ``y.flat[column[e] * y.shape[1] +
+    shift]``, for each of ``n`` edges."""
     width, stride = x.shape[1], y.shape[1]
     whole = width // LANES * LANES
     for c in range(0, whole, LANES):
@@ -211,8 +211,8 @@ def scatter(y, shift, weight, x, row, column, n):
 
 @jit_inline
 def add_products(total, x, row, weight, y, shift, to_grad, column, n):
-    """Do the same as :func:`add_weighted`, and in the same pass add ``weight[e] * x[row]`` to
-    ``y.flat[column[e] * y.shape[1] + shift + to_grad:]`` for each of ``n`` edges."""
+    """Do the same as :func:`add_weighted`. In the same pass, add ``weight[e] * x[row]`` to the
+    vector that begins ``to_grad`` elements behind its vector ``y_e``, for each of ``n`` edges."""
     width, stride, end = x.shape[1], y.shape[1], n // 2 * 2
     whole, begin, zero = width // LANES * LANES, row * width, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):

@@ -15,10 +15,11 @@ from graphattn.ops.pages import new_rows
 
 
 class KeyGrads(NamedTuple):
-    """Gradients of keys, and workspaces for the parts that work items contribute.
+    """Gradients of keys, or of keys and values, that several work items sum, with workspaces for
+    their parts.
 
-    For each segment and head of keys, the first work item writes to the gradients. Each later item
-    writes to its own rows of a workspace, and these rows are added at the end in a fixed order. The
+    The first work item of each segment and head of keys writes to the gradients. Each later item
+    writes to its own rows of a workspace, and :meth:`sums` adds these rows in a fixed order. The
     items do not depend on the number of threads, so results are the same bit for bit for any number
     of threads.
     """
@@ -32,12 +33,15 @@ class KeyGrads(NamedTuple):
     @classmethod
     def of(cls, edges: Edges, shape: tuple[int, int], inputs: list[Tensor],
            dtype: torch.dtype) -> KeyGrads:
-        """Return uninitialised gradients of ``inputs``, and the work items that compute them.
+        """Return uninitialised gradients of ``inputs``, with the work items and workspaces to
+        compute them.
 
         Args:
             edges (Edges): The edges in the order by query.
-            shape (tuple): The number of heads, and of multiplications for each edge of a head.
-            inputs (list of Tensor): ``[num_keys, num_kv_heads, channels]`` each.
+            shape (tuple): Two ints: the number of heads of queries, and the number of
+                multiplications for each edge and head.
+            inputs (list of Tensor): Keys, or keys and values, ``[num_keys, num_kv_heads,
+                channels]`` each.
             dtype (torch.dtype): Dtype of the gradients.
         """
         items = cut_into_items(edges.indptr, edges.row_ptr, shape[0], _num_parts(edges, shape))
@@ -67,10 +71,11 @@ class KeyGrads(NamedTuple):
 
 
 def _num_parts(edges: Edges, shape: tuple[int, int]) -> int:
-    """Return the number of parts with equal numbers of edges into which all edges are cut.
-    ``shape`` has the number of heads, and of multiplications for each edge of a head.
+    """Return the number of parts into which the edges of all heads are cut, with equal numbers of
+    edges. ``shape`` has the number of heads, and the number of multiplications for each edge and
+    head.
 
-    There are at most four parts, or more if each part has at least 256 edges for each key. A part
+    There are at most four parts, or at most 64 if each has at least 256 edges for each key. A part
     writes the gradients of all its keys, so many parts are slow: for 20 % of 4,096 x 4,096 pairs
     and 4 heads of 32 channels, 51 parts took 4 to 9 % longer than 12.
     """

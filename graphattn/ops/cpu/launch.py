@@ -55,8 +55,8 @@ def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
     compiled = kernel.dispatcher.overloads[of_kernel.args]
 
     def region_of(context, module, shared_type):
-        """Return the LLVM function that each thread runs. Its argument is a pointer to the
-        arguments of the kernel and the number of failures."""
+        """Return the LLVM function that each thread runs. It gets a pointer to the arguments of the
+        kernel and the count of failures, which it increments if the kernel fails."""
         name = module.get_unique_name(f'region.{compiled.fndesc.mangled_name}')
         region = ir.Function(module, _REGION, name)
         region.linkage = 'internal'

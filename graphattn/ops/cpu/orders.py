@@ -24,8 +24,8 @@ EDGES_AT_ONCE = 1 << 20  # summed over the heads of a slice
 
 
 class Orders(NamedTuple):
-    """The edges of a graph, sorted by query and sorted by key. The latter is empty if no gradient
-    is needed."""
+    """The edges of a graph in two orders: sorted by query, and sorted by key. The order by key is
+    empty if no gradient is needed."""
 
     csr: Edges  # by query
     csc: Edges  # by key
@@ -65,11 +65,12 @@ def groups_of_heads(num_heads: int, num_edges: int) -> list[slice]:
 
 
 def workspaces(groups: list[slice], nodes: list[Tensor], edges: list[Tensor] = ()) -> list[Tensor]:
-    """Return uninitialised workspaces for the heads of one slice, for all slices in turn.
+    """Return uninitialised workspaces for the heads of one slice: first those of ``nodes``, then
+    those of ``edges``. All slices use the same workspaces, one after the other.
 
     Args:
         groups (list of slice): The slices of the heads, the largest first.
-        nodes (list of Tensor): Tensors ``[nodes, heads, channels]``. Each gets a workspace
+        nodes (list of Tensor): Tensors ``[nodes, all heads, channels]``. Each gets a workspace
             ``[heads, nodes, channels]``.
         edges (list of Tensor): Tensors ``[num_edges]``. Each gets a workspace ``[heads,
             num_edges]``.

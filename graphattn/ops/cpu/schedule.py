@@ -26,17 +26,18 @@ PART = 1 << 20  # the same for one more part with its own gradients of keys
 
 def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: int = 1,
         items: np.ndarray | None = None) -> None:
-    """Run ``kernel(items, progress, *arguments, edges)`` in several threads, or in fewer threads if
-    there is little work.
+    """Run ``kernel(items, progress, *arguments, edges)`` in several threads, or in fewer if there
+    is little work. ``progress`` has the counters of claimed and finished items, ``[num_phases,
+    2]``.
 
     Args:
         kernel (Callable): A result of :func:`graphattn.ops.cpu.launch.in_threads`. In each phase,
-            it claims items by :func:`next_item` until there are none. ``progress`` has the counters
-            of claimed and finished items.
-        edges (Edges): The rows of the kernel.
-        shape (tuple): The number of heads, and of multiplications for each edge of a head.
+            it claims items by :func:`next_item` until there are none.
+        edges (Edges): The edges along which the kernel computes.
+        shape (tuple): Two ints: the number of heads, and the number of multiplications for each
+            edge and head.
         arguments: Further arguments of the kernel; tensors are passed as arrays.
-        num_phases (int): The number of passes over all items.
+        num_phases (int): The number of phases. Each is a pass over all items.
         items (ndarray, optional): Work items as returned by :func:`cut`; computed from all rows if
             omitted.
     """
@@ -52,7 +53,8 @@ def cut(edges: Edges, shape: tuple[int, int], items_per_thread: int = 16) -> np.
 
     Args:
         edges (Edges): The edges.
-        shape (tuple): The number of heads, and of multiplications for each edge of a head.
+        shape (tuple): Two ints: the number of heads, and the number of multiplications for each
+            edge and head.
         items_per_thread (int): Number of items for each thread, if there is enough work for several
             threads.
 
@@ -66,9 +68,9 @@ def cut(edges: Edges, shape: tuple[int, int], items_per_thread: int = 16) -> np.
 
 
 def cut_for_chunks(edges: Edges, shape: tuple[int, int]) -> np.ndarray:
-    """Return work items as :func:`cut` does, but fewer, for loops that copy all keys of an item
-    into the cache. At 1 % of 4,096 x 4,096 pairs, 16 items per thread took a tenth longer than
-    4."""
+    """Return work items as :func:`cut` does, but 4 and not 16 for each thread. They are for loops
+    that copy all keys of an item into the cache: at 1 % of 4,096 x 4,096 pairs, 16 items per thread
+    took a tenth longer."""
     return cut(edges, shape, items_per_thread=4)
 
 
@@ -77,9 +79,9 @@ def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
 
 
 def worthwhile_parts(edges: Edges, shape: tuple[int, int], size: int) -> int:
-    """Return the number of parts of about ``size`` multiplications into which the work along
-    ``edges`` can be divided. ``shape`` has the number of heads, and of multiplications for each
-    edge of a head. The result does not depend on the number of threads."""
+    """Return the number of parts into which the work along ``edges`` can be divided, of about
+    ``size`` multiplications each. ``shape`` has the number of heads, and the number of
+    multiplications for each edge and head. The result does not depend on the number of threads."""
     heads, products = shape
     return 1 + int(edges.indptr[-1]) * heads * products // size
 
@@ -129,8 +131,8 @@ def _put_item(items, item, head, first, last, segment, is_shared):
 
 @jit_inline
 def next_item(progress, phase):
-    """Claim the next work item and return its index. If no item is left, the result is
-    ``len(items)`` or more."""
+    """Claim the next work item of a phase, and return its index. If no item is left, the result is
+    the number of items or more. ``progress`` is that of :func:`run`."""
     return atomic_add(progress, 2 * phase)
 
 

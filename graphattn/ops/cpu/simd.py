@@ -269,10 +269,11 @@ def _as_float(typingctx, bits):
 
 @jit(inline=True, fastmath=frozenset({'contract'}))
 def _reduced(x, exponent, ln2_high, ln2_low):
-    """Return ``x - exponent * ln(2)``, for ln(2) as the sum of ``ln2_high`` and ``ln2_low``.
+    """Return ``x - exponent * ln(2)``. The constant ln(2) is given in two parts, ``ln2_high +
+    ln2_low``.
 
-    The compiler must not reorder these sums, because it would merge the two numbers, but it may
-    fuse products and sums. Without fused products, the exponential would lose three bits.
+    The compiler must not reorder these sums, because it would add the two parts first. But it may
+    fuse products and sums: otherwise, the exponential would lose three bits.
     """
     return x - exponent * ln2_high - exponent * ln2_low
 

@@ -30,8 +30,8 @@ class Terms(NamedTuple):
     """Terms of the logits and parameters of dropout, for a slice of the heads.
 
     A missing bias or gate is an empty array and not None, because numba compiles a loop again for
-    each combination of types. A missing softcap is None, because a branch would have made the
-    backward pass without a softcap 7 % slower.
+    each combination of types. A missing softcap is None, so that loops are compiled without it. A
+    test in the compiled loops would have made the backward pass without a softcap 7 % slower.
     """
 
     bias: np.ndarray  # [num_edges, heads or 1], or empty
@@ -81,9 +81,9 @@ def _of_heads(values: Tensor, heads: slice, dtype: torch.dtype) -> np.ndarray:
 
 
 def _is_everywhere(values: Tensor, number: float) -> bool:
-    """Return whether ``values`` are a single number that was expanded to all edges and equals
-    ``number``. Straight-through estimators pass such gates, because they need only the
-    gradient."""
+    """Return whether ``values`` ``[num_edges, heads or 1]`` are one number that was expanded to all
+    edges, and that equals ``number``. Straight-through estimators pass such gates, because they
+    need only the gradient."""
     is_one_number = values.numel() > 0 and values.stride(0) == 0 and values.size(1) == 1
     return is_one_number and values[0, 0].item() == number
 

@@ -38,8 +38,9 @@ _ALONE = 2  # time of an edge in a column that not all rows share, relative to a
 
 @jit
 def in_tiles(edges, most, fixed):
-    """Return for each segment whether tiles compute at most ``most`` pairs for each of its edges,
-    bool ``[num_segments]``. The overhead of each row of a tile counts as ``fixed`` pairs."""
+    """Return which segments are worth computing in tiles, bool ``[num_segments]``: those whose
+    tiles have at most ``most`` pairs for each edge. The overhead of each row of a tile counts as
+    ``fixed`` pairs."""
     num_segments = len(edges.row_ptr) - 1
     are_tiled = np.empty(num_segments, np.bool_)
     for segment in range(num_segments):
@@ -106,8 +107,9 @@ def next_ranges(starts, ends, position, begin, num_rows, begin_item, low, up, ed
         edges (Edges): The edges.
 
     Returns:
-        Where the panels of all ranges begin, and where the last range ends. The first is not below
-        the second if there are no ranges.
+        Two columns between which all ranges lie: the first column of the panel where the leftmost
+        range begins, and the end of the rightmost range. If no row has a range, the first is not
+        below the second.
     """
     indptr, column, left, right = edges.indptr, edges.column, up - low, np.int64(0)
     for r in range(ROWS):
@@ -138,9 +140,8 @@ def _end_of_range(column, first, last):
 
 @jit_inline
 def stride_of_rows(left, right):
-    """Return the number of values between two rows of a tile in memory, for the columns
-    ``left:right``. It is the size of whole panels plus one or two vectors, so that the number of
-    vectors is odd."""
+    """Return the distance in memory between the rows of a tile, in values, for the columns
+    ``left:right``. It is an odd number of SIMD vectors: whole panels plus one or two vectors."""
     return (whole_panels(right - left) // LANES + 1 | 1) * LANES
 
 
@@ -174,8 +175,8 @@ def gather_tile(tile, x, row, step, num_rows):
 
 @jit_inline
 def prefetch_tile(x, row, step):
-    """Prefetch the rows of the tile after this one: ``x[row + r * step]``, for r from ``ROWS``
-    on."""
+    """Prefetch the rows of the next tile, ``x[row + r * step]`` for r from ``ROWS`` to ``2 * ROWS -
+    1``."""
     for r in range(ROWS, 2 * ROWS):
         prefetch_row(x, row + r * step)
 
@@ -288,8 +289,8 @@ def add_total(x, row, total, r):
 
 @intrinsic
 def borrow(typingctx, array):
-    """Return ``array`` without reference counting. The caller must hold a reference. If references
-    were counted, each slice of a row would count twice."""
+    """Return ``array`` without reference counting, because each slice of a row would change the
+    count twice. The caller must hold a reference to the array."""
     def codegen(context, builder, signature, args):
         return without_owners(context, builder, array, args[0])
     return array(array), codegen

@@ -25,8 +25,8 @@ from graphattn.ops.cpu.schedule import finish_and_next_item, next_item, run, wai
 
 
 class Hops(NamedTuple):
-    """Inputs of diffusion for a slice of the heads, and the messages of all heads. A *message* of a
-    hop is the weighted sum of values at a query."""
+    """Inputs of diffusion and workspaces for a slice of the heads, and the messages of all heads.
+    The *message* of a query in a hop is the weighted sum of the values of its keys."""
 
     start: Tensor  # the original values, [heads, nodes, channels]
     teleport: Tensor  # [hops, heads, nodes]
@@ -54,8 +54,8 @@ class Hops(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the number of heads, and of multiplications for each edge of a head, as
-        :func:`~graphattn.ops.cpu.schedule.run` expects them."""
+        """Return the argument ``shape`` of :func:`~graphattn.ops.cpu.schedule.run`: the number of
+        heads, and the number of multiplications for each edge and head."""
         return len(self.start), self.start.size(2)
 
     def diffuse(self, edges: Edges, weight: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class HopGrads(NamedTuple):
 
     def put(self, heads: slice, csc: Edges, hops: Hops, grad_out: Tensor, weight: Tensor,
             dot: Tensor) -> Tensor:
-        """Write the gradients of a slice of the heads.
+        """Write the gradients of values and teleports for a slice of the heads.
 
         Args:
             heads (slice): The heads.
@@ -121,9 +121,9 @@ class HopGrads(NamedTuple):
 
 @in_threads
 def _diffuse(items, progress, start, weight, teleport, messages, first_head, after, other, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: compute all hops. Each hop writes the
-    weighted sums of values to ``messages``, and mixes them with the original values ``start``. The
-    results of hops alternate between ``after`` and ``other``."""
+    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: compute all hops of diffusion. Each hop
+    writes its weighted sums of values to ``messages``, and mixes them with the original values
+    ``start``. It writes the mixed values to ``after`` or to ``other``, in turn."""
     indptr, edge_key = edges.indptr, edges.column
     x = start
     for hop in range(len(teleport) - 1, -1, -1):

@@ -113,7 +113,7 @@ def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor,
               needs_teleport: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of ``weight`` ``[heads, num_edges]``, ``value`` and ``teleport``. A
     gradient that is not needed is an empty tensor. ``messages`` are those that :func:`diffuse` has
-    written."""
+    written, and ``both`` has the edges in both orders."""
     dtype = accumulation_dtype(value)
     start, grad = value.to(dtype), grad_out.to(dtype)
     grad_weight = torch.zeros_like(weight) if needs_weight else weight.new_empty(0)

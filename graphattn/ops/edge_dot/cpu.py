@@ -100,8 +100,8 @@ def _dot_backward(items, progress, query, key, grad_dot, heads, grad_query, grad
     of :class:`KeyGrads`.
 
     ``grad_dot`` is ``[num_edges, heads]``, and all other arrays are ``[nodes * heads, channels]``.
-    Edges with a gradient of 0 are skipped, even if their query or key is infinite, because some
-    estimators leave half of the gradients 0.
+    Edges with a gradient of 0 are skipped, because some estimators leave half of the gradients 0.
+    So an infinite query or key has no effect along such an edge.
     """
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = max_row_length(indptr), np.empty(max_rows(items), np.int64)

@@ -11,9 +11,9 @@ from graphattn.graphs.segments import Segments
 
 
 class Chunk(NamedTuple):
-    """Pairs of queries and keys that are computed at once. The queries are consecutive queries of
-    one segment, or all queries of several segments of the same shape. The keys are all keys of
-    these segments, or a range of them, a *piece*."""
+    """Pairs of queries and keys whose products are computed at once. The queries are consecutive
+    queries of one segment, or all queries of several segments of the same shape. The keys are all
+    keys of these segments, or a *piece* of the keys of each segment: a range of them."""
 
     first_query: Tensor  # of each segment, int64 [segments]
     num_queries: int  # of each segment
@@ -31,8 +31,8 @@ class Chunk(NamedTuple):
         return _nodes(self.first_query, self.num_queries)
 
     def first_keys(self) -> Tensor:
-        """Return the first key of the chunk for each of its queries, int64 ``[segments *
-        num_queries]``."""
+        """Return for each query of the chunk the first key that it is paired with, int64
+        ``[segments * num_queries]``."""
         return self.first_key.repeat_interleave(self.num_queries)
 
     def products(self, query_factor: Tensor, key_factor: Tensor, workspace: Tensor) -> Tensor:

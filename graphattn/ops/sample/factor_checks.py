@@ -40,8 +40,8 @@ def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
 
 
 def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
-    """Raise a ValueError if a factor has a negative or non-finite value. Factors on a GPU are not
-    checked."""
+    """Raise a ValueError if a factor has a negative or non-finite value. Factors on a GPU and
+    traced factors are not checked."""
     factors = {name: factor.detach() for name, factor in factors.items() if factor.numel()}
     if not factors or not _can_be_read(*factors.values()):
         return
@@ -55,8 +55,8 @@ def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
 
 
 def _can_be_read(*tensors: Tensor) -> bool:
-    """Return whether the values of tensors can be read without synchronising a GPU. Traced tensors
-    have no values."""
+    """Return whether the values of tensors can be read without synchronising a GPU. The result is
+    False for traced tensors, which have no values."""
     return tensors[0].device.type == 'cpu' and not is_traced(*tensors)
 
 

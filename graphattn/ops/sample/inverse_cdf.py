@@ -7,14 +7,15 @@ from torch import Tensor
 
 
 def integer_cdf(share: Tensor, num_distributions: int) -> Tensor:
-    """Return the cumulative shares of the cells of several distributions, as integers.
+    """Return the cumulative shares of the cells of several distributions, as integers for
+    :func:`draw_cells`.
 
     Integers are added without rounding. So a cell with a share of 0 has no width, and the precision
     of a distribution does not depend on its position.
 
     Args:
-        share (Tensor): The share of each cell, floating. The shares of a distribution sum to 1, and
-            the cells of a distribution are adjacent.
+        share (Tensor): The probability of each cell in its distribution, floating. The shares of a
+            distribution sum to 1, and its cells are adjacent.
         num_distributions (int): Number of distributions.
 
     Returns:
@@ -25,8 +26,8 @@ def integer_cdf(share: Tensor, num_distributions: int) -> Tensor:
 
 
 def share_bits(num_distributions: int) -> int:
-    """Return the number of bits of a share such that the shares of ``num_distributions``
-    distributions together fit in int64."""
+    """Return the number of bits b to which shares are rounded, as integers up to ``2**b``. It is so
+    small that the sum over ``num_distributions`` distributions fits in int64."""
     return min(62 - num_distributions.bit_length(), 50)
 
 

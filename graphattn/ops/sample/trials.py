@@ -22,7 +22,7 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
     ``model``, drawn by torch. ``pairs_per_chunk`` is the number of pairs that are drawn at once.
 
     Raises:
-        ValueError: A probability exceeds 1.
+        ValueError: A probability exceeds 1, even without exploration.
     """
     if pairs_per_chunk is None:
         pairs_per_chunk = PAIRS_PER_CHUNK.get(model.device.type, PAIRS_PER_CHUNK['cuda'])
@@ -48,10 +48,10 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class _Trials:
-    """Random trials of pairs, with large buffers that all chunks share.
+    """Random trials of pairs, chunk by chunk. All chunks share its large buffers.
 
-    If each chunk had new buffers, they would not fit between the stored edges of earlier chunks. So
-    memory would grow by the size of the buffers with each chunk.
+    New buffers for each chunk would not fit between the stored edges of earlier chunks. So memory
+    would grow by the size of the buffers with each chunk.
     """
 
     def __init__(self, device: torch.device):

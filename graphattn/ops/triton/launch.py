@@ -46,8 +46,9 @@ class Tile(NamedTuple):
     @classmethod
     def of(cls, dtype: torch.dtype, num_rows: int, num_edges: int, channels: int,
            value_channels: int = 0) -> Tile:
-        """Return the sizes for a graph with rows of about ``num_edges / num_rows`` edges. The
-        number of rows that a program loads follows from the registers that are left."""
+        """Return the sizes for vectors of ``channels`` and ``value_channels`` elements, and rows of
+        about ``num_edges / num_rows`` edges. For longer vectors, fewer edges are loaded together,
+        because registers are limited."""
         width, value_width = width_of(channels), width_of(value_channels)
         pairs = min(_MAX_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
         edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))

@@ -23,7 +23,8 @@ TIMES_BEFORE_COPY = 8  # number of requests after which a number is copied to th
 
 
 class _Plans(NamedTuple):
-    """The plans of a graph, for its edges in one order (by query or by key)."""
+    """The plans of a graph for one order of its edges (by query or by key), valid until the edges
+    change."""
 
     indptr: Tensor
     versions: tuple[int, int]  # of indptr and of the columns, which in-place changes increment
@@ -32,8 +33,8 @@ class _Plans(NamedTuple):
 
 def once_per_graph(name: Hashable, indptr: Tensor, column: Tensor,
                    make: Callable[[], Plan]) -> Plan:
-    """Return the result of ``make``, a plan, which is computed once for each graph and ``name``. A
-    plan has facts about a graph that kernels need.
+    """Return the plan that ``make`` computes. It is computed once for each graph and ``name``. A
+    plan has facts about a graph that kernels need beside its edges.
 
     Args:
         name (Hashable): The kind of the plan, with all settings that it depends on.
@@ -65,7 +66,8 @@ def _is_capturing(device: torch.device) -> bool:
 
 
 class Arriving:
-    """An integer on the GPU that is copied to the host without waiting.
+    """An integer on the GPU that is copied to the host without waiting for the GPU. An integer on
+    the CPU is read at once.
 
     The copy starts at call number :data:`TIMES_BEFORE_COPY` of :meth:`now`, because it pays off
     only if the integer is needed several times.

@@ -54,8 +54,8 @@ class Tasks(NamedTuple):
             num_places (int): Number of places.
             max_more (int): Upper bound of the number of further parts.
             like (Tensor): A tensor on the device of the graph.
-            cut (Callable): Launches a kernel that fills the fields ``more`` and ``place_of_more``,
-                which it gets.
+            cut (Callable): Function of ``(more, place_of_more)`` that launches a kernel to fill
+                these fields. It is not called if ``max_more`` or ``num_places`` is 0.
             rows_of_each (int): Number of rows of a place.
         """
         if max_more == 0 or num_places == 0:
@@ -69,8 +69,8 @@ class Tasks(NamedTuple):
 
     @property
     def most(self) -> int:
-        """Return the number of further parts, those after the first part of a place. Return an
-        upper bound as long as the number has not arrived on the host."""
+        """Return the number of further parts, those after the first part of a place. Until the
+        number has arrived on the host, return the upper bound ``max_more``."""
         end = None if self.end_of_more is None else self.end_of_more.now()
         return self.max_more if end is None else end - self.num_places
 
@@ -79,9 +79,9 @@ class Tasks(NamedTuple):
         return self.num_places + self.most
 
     def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised workspace for sums over the parts of long rows, ``[heads, parts,
-        channels]``: first those of all further parts, then those of the first parts of the same
-        places."""
+        """Return an uninitialised workspace for the sums of the parts of long rows, ``[heads,
+        parts, channels]``. The sums of all further parts come first. Those of the first parts of
+        the places that were cut come after them."""
         number = max(self.max_more and 2 * self.max_more * self.rows_of_each, 1)
         return self.more.new_empty(heads, number, channels, dtype=dtype)
 
@@ -91,8 +91,8 @@ class Tasks(NamedTuple):
         Args:
             parts (Tensor): The sums of all parts, in the workspace of :meth:`parts`.
             out (Tensor): ``[num_rows, heads, channels]``.
-            num_tiles (Tensor, optional): Above 0 for each 64 rows that kernels over tiles compute.
-                These rows are left out.
+            num_tiles (Tensor, optional): A number for each block of 64 rows, above 0 if kernels
+                over tiles compute the block. The rows of these blocks are left out.
         """
         num_rows, heads, channels = out.shape
         launch(add_parts, (self.most * self.rows_of_each, heads), parts, out, self.more,
@@ -172,8 +172,8 @@ def cut_rows(indptr, more, place_of_more, num_rows, max_more, part, PLACES: tl.c
 
 @triton.jit
 def put_more(count, place, more, place_of_more, num_places, max_more):
-    """Give numbers to the further parts of some places, those after the first part, given the
-    ``count`` of further parts of each place. Write the first number and the count of each place to
+    """Give numbers to the further parts of some places, those after the first part. ``count`` has
+    the number of further parts of each place. Write the first number and the count of each place to
     ``more``, and the place of each part to ``place_of_more``.
 
     Programs take numbers from a counter, the last element of ``place_of_more``, which begins at
@@ -244,11 +244,12 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr):
-    """Return four values for a program that sums over the parts of a long row: the row, whether
-    this program computes it, the number of its first further part, and the number after its last.
+    """Return which row this program sums over its parts. There is a program for each row of each
+    further part, but only the program of the first further part of a row sums.
 
-    There is a program for each row of each further part, and only the program of the first further
-    part sums.
+    Returns:
+        Four values: the row; whether this program sums it; the number of its first further part;
+        and the number after its last.
     """
     number, in_place = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
     place, num_places = tl.load(place_of_more + number).to(tl.int64), tl.cdiv(num_rows, ROWS)
@@ -263,9 +264,9 @@ def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr)
 
 @triton.jit
 def slot_of_part(number, first, max_more, ROWS: tl.constexpr):
-    """Return the index in the workspace of :meth:`Tasks.parts` of part ``number`` of the row of
-    this program. The number ``first - 1`` means the first part of the row, and larger numbers mean
-    its further parts."""
+    """Return the index of a part of this program's row in the workspace of :meth:`Tasks.parts`.
+    ``number`` is the number of a further part, or ``first - 1`` for the first part of the row.
+    ``first`` is the number of its first further part."""
     slot = tl.where(number < first, max_more + first, number)
     return slot * ROWS + tl.program_id(0) % ROWS
 

@@ -59,9 +59,9 @@ def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride
 @triton.jit
 def before_softcap(grad, dot, gate, gate_edge_stride, gate_head_stride, scale, edge, inside, head,
                    SOFTCAP: tl.constexpr, DTYPE: tl.constexpr):
-    """Return the gradients of the scaled and gated dot products, which the softcap bounds, given
-    ``grad``, the gradients of logits. With a softcap, they are 0 if ``inside`` is false. The other
-    arguments are those of :func:`logits`."""
+    """Return the gradients of the dot products after scale and gate but before the softcap, given
+    ``grad``, the gradients of logits. Without a softcap, these are equal. With a softcap, they are
+    0 if ``inside`` is false. The other arguments are those of :func:`logits`."""
     if SOFTCAP > 0:
         bounded = logits(dot, None, gate, 0, 0, gate_edge_stride, gate_head_stride, scale, edge,
                          inside, head, SOFTCAP, DTYPE) / tl.full((), SOFTCAP, DTYPE)
@@ -145,8 +145,8 @@ def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor,
         parts (Tensor): The results of all parts, ``[heads, parts, channels + 2]``.
         out (Tensor): The output, ``[num_rows, heads, channels]``.
         max_inv_sum (Tensor): The maximum logits and inverse sums, ``[num_rows, heads, 2]``.
-        num_tiles (Tensor, optional): Above 0 for each 64 rows that kernels over tiles compute.
-            These rows are left out.
+        num_tiles (Tensor, optional): A number for each block of 64 rows, above 0 if kernels over
+            tiles compute the block. The rows of these blocks are left out.
     """
     num_rows, heads, channels = out.shape
     launch(join_parts, (tasks.most * tasks.rows_of_each, heads), parts, out, max_inv_sum,

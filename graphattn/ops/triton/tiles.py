@@ -53,8 +53,8 @@ def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
 
     Returns:
         Four values: the columns of the tile; for each pair of a row and a column, the number of
-        edges from ``edge`` to this pair; whether each pair is an edge; and the number of edges of
-        each row in the tile.
+        edges of the row from ``edge`` on that lie before this column; whether each pair is an edge;
+        and the number of edges of each row in the tile.
     """
     number = tl.arange(0, COLUMNS)
     inside = number[None, :] < (end - edge)[:, None]

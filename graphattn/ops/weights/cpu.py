@@ -118,14 +118,15 @@ class Logits(NamedTuple):
     @classmethod
     def of(cls, query: Tensor, key: Tensor, terms: Terms, heads: slice,
            spaces: list[Tensor]) -> Logits:
-        """Return the queries and keys of the slice ``heads``, with their terms. Queries and keys
-        ``[nodes, all heads, channels]`` are copied into the two workspaces ``spaces``."""
+        """Return the queries and keys of the heads ``heads``, with their terms. ``query`` and
+        ``key`` are ``[nodes, all heads, channels]``, and are copied into the two workspaces
+        ``spaces``. ``terms`` are already those of these heads."""
         return cls(*(head_major(x, heads, space) for x, space in zip((query, key), spaces)), terms)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the number of heads, and of multiplications for each edge of a head, as
-        :func:`~graphattn.ops.cpu.schedule.run` expects them."""
+        """Return the argument ``shape`` of :func:`~graphattn.ops.cpu.schedule.run`: the number of
+        heads, and the number of multiplications for each edge and head."""
         return len(self.query), self.query.size(2)
 
     def softmax(self, edges: Edges, weight: Tensor, sink: Tensor | None) -> Tensor:
@@ -158,7 +159,8 @@ def of_heads(sink: Tensor | None, heads: slice) -> Tensor | None:
 
 
 class EdgeGrads(NamedTuple):
-    """Tensors from which the gradients of logits are computed, for a slice of the heads."""
+    """Attention weights and their gradients, from which the gradients of logits are computed, for a
+    slice of the heads."""
 
     weight: Tensor  # attention weights after dropout, in the order by key, [heads, num_edges]
     max_inv_sum: Tensor  # row maxima and inverse sums, [heads, num_queries, 2]
@@ -185,7 +187,8 @@ class LogitGrads(NamedTuple):
 
     def put(self, heads: slice, orders: Orders, logits: Logits, spaces: list[Tensor],
             edges: EdgeGrads) -> None:
-        """Write the gradients of a slice of the heads.
+        """Write the gradients of query, key, bias and gate for a slice of the heads. If all heads
+        share the bias or the gate, add to its gradient instead.
 
         Args:
             heads (slice): The heads.
@@ -193,7 +196,7 @@ class LogitGrads(NamedTuple):
             logits (Logits): The queries, keys and terms of these heads, the terms sorted by key.
             spaces (list of Tensor): Workspaces for the gradients of query and key, ``[heads, nodes,
                 channels]``.
-            edges (EdgeGrads): The gradients of the weights, and what the loops need beside them.
+            edges (EdgeGrads): The weights of these heads and their gradients.
         """
         num_heads = len(logits.query)
         grad_query, grad_key = (space[:num_heads] for space in spaces)

@@ -210,8 +210,8 @@ def softmax_backward(
 def _changes(weight, grad, of_head, edge, inside, seed, threshold, keep_scale, head,
              HEADS: tl.constexpr, DTYPE: tl.constexpr):
     """Return attention weights times their gradients, for the edges ``edge`` of one head, or 0 if
-    ``inside`` is false. ``of_head`` is the offset of the head in ``weight`` and ``grad``. Unless
-    ``seed`` is None, ``grad`` has the gradients of the weights after dropout."""
+    ``inside`` is false. ``of_head`` is the offset of the head in ``weight`` and ``grad``. With a
+    ``seed``, ``weight`` has the weights before dropout, and ``grad`` the gradients after it."""
     change = (tl.load(weight + of_head + edge, mask=inside, other=0)
               * tl.load(grad + of_head + edge, mask=inside, other=0))
     if seed is not None:

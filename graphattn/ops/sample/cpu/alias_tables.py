@@ -12,9 +12,9 @@ _SLOT = 2**32
 
 @jit()
 def fill_tables(first, last, columns, key_ptr, mass, tables):
-    """Write alias tables to ``tables``, from which keys are drawn in proportion to ``columns`` by
-    :func:`look_up`. There is a table for each cluster v of each segment. The items ``first:last``
-    are numbered ``v * num_segments + segment``.
+    """Write an alias table for each cluster v of each segment to ``tables``. From it,
+    :func:`look_up` draws keys of the segment in proportion to ``columns[v]``. The tables
+    ``first:last`` are written, numbered ``v * num_segments + segment``.
 
     A table divides the n keys of a segment into n equally likely slots. Each slot has its own key
     and an *alias*, another key. Its entry has two numbers of 32 bits, the threshold and the alias:

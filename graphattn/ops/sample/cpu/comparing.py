@@ -77,7 +77,7 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
             graph does not depend on it.
 
     Raises:
-        ValueError: A probability exceeds 1.
+        ValueError: A probability exceeds 1, even without exploration.
     """
     if pairs_per_chunk is product_dtype is None and _is_short(model):
         graph = _compare_short(model, seed)
@@ -140,9 +140,10 @@ def _run(calls: list[tuple], *, is_shared: bool) -> None:
 
 
 def _limits(model: FactorModel, dtype: torch.dtype) -> tuple[np.floating, ...]:
-    """Return four numbers for :func:`_compare_rows`. The exact product of two factors is between
-    the first and the second number times the product in ``dtype``. The third number is the
-    probability that exploration adds. The fourth number is the highest valid probability."""
+    """Return the four arguments of :func:`_compare_rows` from ``below`` to ``highest``. If p is the
+    product of two factors in ``dtype``, their exact product is between ``below * p`` and ``above *
+    p``. Exploration adds the third number to each probability. The fourth is the highest valid
+    probability."""
     margin = _MARGIN if dtype == torch.bfloat16 else (
         (model.num_clusters + 4) * torch.finfo(dtype).eps)
     real = np.float64 if model.dtype == torch.float64 else np.float32
@@ -151,7 +152,8 @@ def _limits(model: FactorModel, dtype: torch.dtype) -> tuple[np.floating, ...]:
 
 
 class _Comparison:
-    """Random trials of all pairs of a model, chunk by chunk, in several threads.
+    """Random trials of all pairs of a model, chunk by chunk, in several threads. The method ``run``
+    returns the graph of the pairs whose trial succeeds.
 
     Args:
         model (FactorModel): The probabilities.
@@ -340,8 +342,8 @@ def _compare_rows(seed, first_query, first_key, offset, prob, below, above, expl
                   query_factor, key_factor, keys, size):
     """Write the keys of the edges of each query of a chunk to ``keys``, and the number of edges of
     each query to ``size``. Return the number of all edges, or -1 if a probability exceeds
-    ``highest`` or is NaN. Each query has its own random bits, and the four quarters of its keys
-    share words of 64 bits.
+    ``highest`` or is NaN. Each query has its own random bits, and a word of 64 bits serves four
+    keys, one in each quarter of the keys.
 
     Args:
         seed: The seed of all queries.
@@ -419,8 +421,8 @@ def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3
 @jit(inline=True)
 def _first_bits(stream, offset, quarter, j):
     """Return the first 16 random bits of the trial with key ``j`` of a piece, the same as in
-    :func:`_try_quarters`. A key after the last quarter, whose length is ``quarter``, has its own
-    word of random bits."""
+    :func:`_try_quarters`. A quarter has ``quarter`` keys. The up to three keys after the last
+    quarter have a word of random bits each."""
     if j >= 4 * quarter:
         return random_bits(stream, offset + j - 3 * quarter) & uint64(0xFFFF)
     return random_bits(stream, offset + j % quarter) >> uint64(16 * (j // quarter)) & uint64(0xFFFF)

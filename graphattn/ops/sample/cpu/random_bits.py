@@ -23,7 +23,8 @@ def draw_seed(generator: torch.Generator | None) -> np.uint64:
 
 
 def seed_from_row(seed: np.uint64, row: int) -> np.uint64:
-    """Return a seed whose row 0 has the same stream of random bits as row ``row`` of ``seed``."""
+    """Return a seed that gives row 0 the random bits of row ``row`` under ``seed``, row 1 those of
+    the next row, and so on."""
     return np.uint64((int(seed) + row * ROW) % 2**64)
 
 

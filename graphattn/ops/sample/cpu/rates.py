@@ -32,9 +32,9 @@ def pair_arrays(model: FactorModel) -> tuple[np.ndarray, ...]:
 
 class Rates:
     r"""The rates :math:`p_{ij} + \delta` at which keys are drawn, as the product of a matrix of
-    queries and a matrix of keys. Both have a column for each cluster, and one more column for the
-    exploration rate :math:`\delta`, which all pairs share. The sum and the maximum of each column
-    over the keys of a segment are stored too."""
+    queries and a matrix of keys. Both have a column for each cluster. If there is exploration, one
+    more column stands for the rate :math:`\delta`, which all pairs share. The sum and the maximum
+    of each column over the keys of a segment are stored too."""
 
     def __init__(self, model: FactorModel):
         query, key_factor = model.rate_factors()
@@ -72,8 +72,8 @@ class Rates:
 
     def _for_each_column(self, kernel: Callable, draws_per_entry: float, *arguments) -> None:
         """Run ``kernel(first, last, columns, key_ptr, *arguments)`` in threads, with an item for
-        each cluster of each segment. An entry of a column takes the time of ``draws_per_entry``
-        draws."""
+        each cluster of each segment. An item takes about the time of ``draws_per_entry`` draws for
+        each of its keys."""
         num_columns = self.mass.size
         work = np.linspace(0, draws_per_entry * self.columns.size, num_columns + 1)
         in_threads(kernel, work, self.columns, self.key_ptr, *arguments)

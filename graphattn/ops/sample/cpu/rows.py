@@ -46,8 +46,8 @@ def key_dtype(model: FactorModel) -> type:
 
 def graph_of_rows(model: FactorModel, indptr: np.ndarray, key: np.ndarray) -> BipartiteGraph:
     """Return a graph with the segments of ``model``, given its CSR arrays: where the edges of each
-    query begin, and the key of each edge. numpy allocates them, because numpy requests huge pages,
-    and torch does not."""
+    query begin, and the key of each edge. Allocate these arrays by numpy, which requests huge
+    pages, and not by torch."""
     return BipartiteGraph._of(torch.from_numpy(indptr), torch.from_numpy(key), model.num_keys,
                               model.segments, None)
 

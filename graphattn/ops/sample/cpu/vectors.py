@@ -24,8 +24,9 @@ def number_of(typingctx, stored):
 
 @intrinsic
 def add_and_store_eight(typingctx, array, position, number, table, row):
-    """Store ``number + table[row]`` at ``array[position:position + 8]`` in one instruction.
-    ``number`` is uint64, and ``table`` is uint16 ``[rows, 8]``."""
+    """Store the eight values ``number + table[row]`` at ``array[position:position + 8]`` in one
+    instruction, in the dtype of ``array``. ``number`` is uint64, and ``table`` is uint16 ``[rows,
+    8]``."""
     def codegen(context, builder, signature, args):
         lane, short = context.get_value_type(array.dtype), ir.IntType(16)
         eight, zero = ir.VectorType(lane, 8), ir.Constant(ir.VectorType(_WORD, 8), [0] * 8)

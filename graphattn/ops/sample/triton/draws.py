@@ -41,8 +41,9 @@ fp64 = tl.float64
 
 def draw(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
-    """Return a graph drawn by Algorithm 1 of SBM-Transformer. Return ``None`` if a query draws a
-    few keys so often that its draws do not fit in the registers of the GPU.
+    """Return a graph in which each query has edges to the distinct keys that it draws, by Algorithm
+    1 of SBM-Transformer. Return ``None`` if a query draws a few keys so often that its draws do not
+    fit in the registers of the GPU.
 
     Args:
         model (FactorModel): The model, whose probabilities are rates of draws here.
@@ -198,9 +199,9 @@ class Draws:
                                        validate=False)
 
     def _cdf(self) -> Tensor:
-        """Return the cumulative shares of keys in each cluster, int64 ``[k * num_keys + 1]``,
-        cluster by cluster. A share is that of a key in the sum over its piece, as an integer as in
-        :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf`."""
+        """Return the cumulative shares of keys in each cluster, int64 ``[k * num_keys + 1]``, one
+        cluster after the other. The share of a key is relative to the sum over its piece of the
+        keys, and is an integer as in :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf`."""
         num_keys, clusters = self.key_factor.shape
         cdf = self.begin.new_zeros(clusters * num_keys + 1)
         width = torch.empty_like(cdf[1:])
@@ -300,9 +301,9 @@ def draw_keys(
         exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
         WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
         DEPTH: tl.constexpr):
-    """Kernel: write the distinct keys that each of some tasks draws to ``drawn``, ascending, and
-    their number to ``size``. A task is a query with a piece of the keys of its segment. With a rate
-    ``multiplier``, only keys that thinning keeps are written.
+    """Kernel: draw the keys of some tasks. Write the distinct keys of each task to ``drawn``,
+    ascending, and their number to ``size``. A task is a query together with a piece of the keys of
+    its segment. With a rate ``multiplier``, only keys that thinning keeps are written.
 
     Args:
         query, key_factor: The factors of the rates.
@@ -415,11 +416,11 @@ def _draw_keys(begin, length, bits, explores, inside):
 @triton.jit
 def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTERS: tl.constexpr,
           DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
-    """Return which draws are kept by thinning, out of those in ``kept``. A pair with probability p
-    was drawn at the rate ``multiplier * p``, and is kept with probability ``p / (1 -
-    exp(-multiplier * p))``. This is at least ``1 / multiplier``, so p is computed only if the coin
-    of a draw, the fraction ``bits / 2**32``, is above this bound. A pair is a query ``row`` and a
-    key ``node``."""
+    """Return which of the draws ``kept`` thinning keeps. Each draw is a pair of a query ``row`` and
+    a key ``node``. A pair with probability p was drawn at the rate ``multiplier * p``, and is kept
+    with probability ``p / (1 - exp(-multiplier * p))``. The coin of the draw, the fraction ``bits /
+    2**32``, decides. A coin below ``1 / multiplier`` always keeps the draw, so p is computed only
+    for other coins."""
     coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
     multiplier = multiplier[:, None]
     is_open = kept & (coin * multiplier >= 1)

@@ -30,7 +30,7 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
     ``model``, drawn on a GPU.
 
     Raises:
-        ValueError: A probability exceeds 1.
+        ValueError: A probability exceeds 1, even without exploration.
     """
     segment = _segments_of_tiles(model)
     pieces = max(1, min(_PROGRAMS // max(segment.numel(), 1), model.num_keys // _KEYS))
@@ -54,9 +54,9 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
 def _segments_of_tiles(model: FactorModel) -> Tensor:
     """Return the segment of each tile of queries, int64 ``[num_tiles]``.
 
-    Queries are cut into tiles at multiples of 64 and at the begin of each segment, which only the
-    GPU knows. So the host uses an upper bound of the number of tiles: the number of multiples plus
-    the number of segments. Programs of tiles without queries return at once.
+    Queries are cut into tiles at multiples of 64, and where segments begin. Only the GPU knows
+    where segments begin, so the host uses an upper bound of the number of tiles: the number of
+    multiples plus the number of segments. Programs of tiles without queries return at once.
     """
     first_tile = model.query_ptr // _ROWS + torch.arange(model.num_segments + 1,
                                                          device=model.device)
@@ -97,7 +97,8 @@ def try_tiles(
         exploration: The probability that is added to each pair.
         num_quads: Number of groups of four keys for each query. Random bits are numbered by group.
         size: Number of successes of each query in each piece, ``[num_queries, pieces]``.
-        largest: ``[num_tiles, pieces]``.
+        largest: The largest probability without exploration, or ``inf`` if one is NaN,
+            ``[num_tiles, pieces]``.
         end: Where the keys of each query in each piece begin in ``edge_key``, and the end of the
             last.
     """
