@@ -80,8 +80,8 @@ class DividedCache(Exchange):
 
 
 class NewRows(NamedTuple):
-    """The rows of new keys and values that a process caches. A row belongs to a token, or to a
-    token in one head if each head has its own graph."""
+    """Indices of the rows of new keys and values that a process caches, and their places in its
+    cache. A row belongs to a token, or to a token in one head if each head has its own graph."""
 
     rows: Tensor  # indices of these nodes among the new nodes of the call, int64
     place: Tensor  # their places in the cache of this process, int64
