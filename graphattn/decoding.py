@@ -101,8 +101,8 @@ class KeyValueCache:
         return Step(self, ptr, spans)
 
     def of(self, layer: nn.Module, run: int) -> Kept:
-        """Return what ``layer`` has cached. A layer that runs several times in one pass has a cache
-        for each ``run``, counted from 0."""
+        """Return the cached keys and values of ``layer``. If a layer runs several times in one
+        pass, each ``run``, counted from 0, has a cache of its own."""
         runs = self._kept.setdefault(layer, [])
         if run == len(runs):
             runs.append(Kept([0] * len(self.seen)))
@@ -218,8 +218,8 @@ def _not_causal() -> ValueError:
 
 
 class Homes:
-    """Table of the tokens in a cache that several processes share: the process that caches each
-    token, and the index of the token among those of this process.
+    """Table of the tokens in a cache that several processes share. For each token, it stores the
+    process that caches the token, and the index of the token among all tokens of that process.
 
     Args:
         num_tokens (int): Number of tokens of the whole cache.
@@ -344,9 +344,9 @@ class DividedStep(Step):
         return self._counts[self._rank] * (heads or 1)
 
     def _plan(self, graph: BipartiteGraph, heads: int | None) -> tuple[Halo, Part | None]:
-        """Return the plan by which processes exchange keys and values in this step. If every
-        process computes all new tokens, also return the edges from the keys of this process,
-        otherwise None."""
+        """Return the plan by which processes exchange keys and values in this step, and the edges
+        from the keys of this process. Instead of these edges, return ``None`` if each process
+        computes only some of the new queries."""
         homes, (indptr, key) = self.cache.homes, graph.csr
         node, edge_key = key.long().unique(return_inverse=True)
         head, token = node // self.num_tokens, node % self.num_tokens

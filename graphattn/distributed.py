@@ -342,8 +342,9 @@ def _hops_of(module: nn.Module) -> Iterator[int | float]:
 
 
 class _Facts(NamedTuple):
-    """Values of one process that all processes compare before each step: whether its arguments are
-    valid, the range of its tokens, and digests of values that must be equal in all processes."""
+    """Facts that each process tells the others before a step: whether its arguments are valid
+    (``is_right``), the range of its tokens (``start`` to ``stop``), and values or digests that must
+    be equal in all processes (the other fields)."""
 
     is_right: int = 0
     start: int = 0
@@ -455,16 +456,18 @@ class _Halos:
         self._causes[graph] = cause
 
     def cause(self, graph: BipartiteGraph) -> Hashable | None:
-        """Return the cause from which every process builds its graph, or None if it is unknown."""
+        """Return the cause that :meth:`Shard.built_from` recorded for a graph, or ``None`` if there
+        is none."""
         return self._causes.get(graph)
 
     def set_given(self, graph: BipartiteGraph) -> None:
-        """Record that a caller passed this graph, and so will probably use it again."""
+        """Record that a caller passed ``graph`` to a layer, so that later steps will probably use
+        it too."""
         self._given[graph] = True
 
     def lasts(self, graph: BipartiteGraph) -> bool:
-        """Return whether later steps probably use the same edges. A graph that was drawn in this
-        step has edges that no later step uses."""
+        """Return whether later steps will probably use the edges of ``graph`` too. They will not if
+        the edges were drawn in this step."""
         return graph in self._given or graph in self._causes
 
     def get(self, key: tuple, graph: BipartiteGraph, plan: Callable[[], Halo]) -> Halo:

@@ -62,8 +62,8 @@ class Shard(ABC):
 
     def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
         """Record that every process builds its rows of ``graph`` from the same ``cause``, such as
-        the patterns and the lengths of all sequences. What was planned for a graph can then be used
-        again for any graph of an equal cause."""
+        the patterns and the lengths of all sequences. The plan to exchange keys and values along
+        this graph can then be used again for any graph of an equal cause."""
         return
 
     @abstractmethod
@@ -94,7 +94,8 @@ class Shard(ABC):
 
     def attended(self, layer: nn.Module) -> None:
         """Record that ``layer`` has computed attention for the queries of this process, and that
-        the hooks of the layer have run."""
+        its hooks have run. If the layer has a cache, its new tokens count as cached from then
+        on."""
         return
 
 

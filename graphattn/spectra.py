@@ -51,7 +51,7 @@ def smallest_eigenvectors(laplacian: sp.csr_array, null_space: sp.csr_array, cou
 
     Returns:
         float64 array ``[n, count]``, by ascending eigenvalue. Every residual is at most ``1e-8``
-        times the last eigenvalue.
+        times the last eigenvalue, or ``1e-14`` if that is larger.
 
     Raises:
         NotConverged: Residuals are too large after ``MAX_PRODUCTS`` products.
@@ -98,9 +98,9 @@ def _rayleigh_ritz(matrix: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 class _Filter:
-    """Corrections of approximate eigenvectors by a Chebyshev polynomial of the Laplacian. The
-    polynomial is bounded by 1 from the cut to the largest eigenvalue, and grows exponentially below
-    the cut."""
+    """Chebyshev filter that corrects approximate eigenvectors of the Laplacian: a call returns the
+    corrections to add. The polynomial is bounded by 1 from the cut to the largest eigenvalue, and
+    grows exponentially below the cut."""
 
     def __init__(self, laplacian: sp.csr_array, null_space: sp.csr_array):
         self.matrix = laplacian.astype(np.float32)
@@ -117,16 +117,17 @@ class _Filter:
             values (Tensor): Approximate eigenvalues, ascending, ``[width]``.
             residual (Tensor): Residuals of the approximate eigenvectors, ``[n, width]``.
             error (float): Bound on the distance of the first value from an eigenvalue.
-            count (int): Number of wanted eigenvectors.
-            gain (float): The wanted eigenvectors are amplified by at least ``exp(gain)``.
+            count (int): Number of wanted eigenvectors, the first ones.
+            gain (float): The last wanted eigenvector is amplified by about ``exp(gain)``, or by
+                less if another eigenvector would be amplified too much.
         """
         last = float(values[count - 1])
         cut = max(float(values[-1]), (1 + MIN_DISTANCE) * last)
         centre, radius = (MAX_EIGENVALUE + cut) / 2, (MAX_EIGENVALUE - cut) / 2
 
         def growth(value: float) -> float:
-            """Return the power of e by which one degree of the polynomial amplifies the eigenvector
-            of ``value``."""
+            """Return the power of e by which each degree of the polynomial amplifies an eigenvector
+            with the eigenvalue ``value``."""
             return math.acosh(max((centre - value) / radius, 1 + 1e-12))
 
         lowest = max(float(values[0]) - 2 * error, 0)
@@ -168,7 +169,7 @@ class _Filter:
 
 
 class _Outside:
-    """Projection of vectors onto the orthogonal complement of a null space."""
+    """Projection of the columns of a block onto the orthogonal complement of a null space."""
 
     def __init__(self, null_space: sp.csr_array, dtype: torch.dtype):
         self.basis = _as_tensor(null_space, dtype)

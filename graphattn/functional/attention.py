@@ -81,14 +81,16 @@ def edge_attention(
         return_attention_weights (bool): Also return the attention weights.
         backend (str): ``'auto'``, or the name of one of :data:`graphattn.ops.BACKENDS`, which is
             used or raises an error. ``'auto'`` chooses ``'sdpa'`` for complete graphs without a
-            bias, gate, softcap or sink and, on a CPU, without dropout. For all other graphs, it
-            chooses ``'numba'`` on a CPU; ``'csr'`` on a CPU without numba if torch has CSR
-            products; ``'triton'`` on an NVIDIA GPU of compute capability 8.0 or later with heads of
-            at most 256 channels; and ``'gather'`` otherwise. It also chooses ``'gather'`` inside
-            :mod:`torch.func` and for forward-mode derivatives, because no faster backend supports
-            them. For second derivatives, pass ``'gather'``. ``'auto'`` never chooses ``'flex'``,
-            torch's FlexAttention: on NVIDIA GPUs, ``'flex'`` is meant for graphs with edges in few
-            tiles, and on CPUs it computes all pairs.
+            bias, gate, softcap or sink and, on a CPU, without dropout. There are three exceptions:
+            weights or several hops are requested; many short segments differ in shape; or, on a CPU
+            with numba, the edges are in memory and sequences have more than 32,768 pairs on
+            average. In all other cases, it chooses ``'numba'`` on a CPU; ``'csr'`` on a CPU without
+            numba if torch has CSR products; ``'triton'`` on an NVIDIA GPU of compute capability 8.0
+            or later with heads of at most 256 channels; and ``'gather'`` otherwise. It also chooses
+            ``'gather'`` inside :mod:`torch.func` and for forward-mode derivatives, because no
+            faster backend supports them. For second derivatives, pass ``'gather'``. ``'auto'``
+            never chooses ``'flex'``, torch's FlexAttention: on NVIDIA GPUs, ``'flex'`` is meant for
+            graphs with edges in few tiles, and on CPUs it computes all pairs.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision

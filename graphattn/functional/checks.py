@@ -33,8 +33,9 @@ def check_arguments(
     the form that kernels expect: each ``[num_edges, heads or 1]`` or None.
 
     Args:
-        num_keys (int, optional): Number of rows that ``key`` and ``value`` must have, if a
-            placement fetches the other rows later; the number of keys of the graph if omitted.
+        num_keys (int, optional): Number of rows that ``key`` and ``value`` must have; the number of
+            keys of the graph if omitted. It differs if a placement fetches the keys and values of
+            other tokens later.
     """
     _check_graph(graph)
     device, num_keys = graph.device, graph.num_keys if num_keys is None else num_keys
@@ -141,8 +142,8 @@ def check_sink(sink: Tensor, query: Tensor) -> Tensor:
 
 
 def scale_of(query: Tensor) -> float:
-    """Return the default scale of dot products, ``1 / sqrt(channels)``. Callers must not check that
-    it is finite, because traced code has no value for a symbolic number of channels."""
+    """Return the default scale of dot products, ``1 / sqrt(channels)``. In compiled code the number
+    of channels may be symbolic, so callers must not test whether the scale is finite."""
     return 1 / math.sqrt(max(query.size(-1), 1))
 
 
@@ -192,8 +193,8 @@ def check_edge_values(
 
 def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
                    features: ProjectedFeatures) -> None:
-    """Raise an error unless ``features`` match ``query``, ``value`` and ``graph`` in shape, dtype
-    and device. ``features`` are the features of edges with their projection."""
+    """Raise an error unless edge features and their projection match ``query``, ``value`` and
+    ``graph`` in shape, dtype and device."""
     edge_attr, projection = features
     check_floating(edge_attr=edge_attr, projection=projection)
     for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):

@@ -64,10 +64,11 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
 
     Args:
         name (str): ``'auto'`` or the name of a backend.
-        query, key, value, graph, terms: The arguments of the attention.
-        needs_weights (bool): Whether weights are returned too. Edge features also need weights if a
-            backend has no kernel for features.
-        in_parts (bool): Whether the placement computes attention to parts of the keys, which dense
+        query, key, value, graph: As in :func:`graphattn.functional.edge_attention`.
+        terms (LogitTerms): Scale, bias and the other terms of the logits.
+        needs_weights (bool): Whether the backend must return the weights too. Edges with features
+            also require this of a backend without a kernel for features.
+        in_parts (bool): Whether attention is computed separately for parts of the keys, which dense
             attention does not support.
 
     Raises:
@@ -170,17 +171,17 @@ def _is_faster_dense(graph: BipartiteGraph, terms: LogitTerms) -> bool:
 
 
 def _is_short(graph: BipartiteGraph) -> bool:
-    """Return whether the sequences of a complete graph are short enough for dense attention. Also
-    return True if the edges are not listed in memory yet, because dense attention does not need
-    the list."""
+    """Return whether the sequences of a complete graph are short enough for dense attention to be
+    the fastest. Return ``True`` for any length if the list of edges is not in memory yet, because
+    dense attention does not need this list."""
     most = MOST_DENSE_PAIRS.get(FASTEST_SPARSE.get(graph.device.type, ''))
     return (most is None or not graph.is_listed
             or graph.num_edges <= most * graph.num_segments)
 
 
 def _fills_calls(graph: BipartiteGraph) -> bool:
-    """Return whether a complete graph has enough pairs to make up for the overhead of the calls of
-    dense attention. Consecutive segments of the same shape share a call."""
+    """Return whether a complete graph has enough pairs to outweigh the overhead of several calls of
+    dense attention. There is one call for each run of consecutive segments of the same shape."""
     if graph.num_segments == 1:
         return True
     more_calls = graph.segments.num_runs - 1

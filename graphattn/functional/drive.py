@@ -62,8 +62,9 @@ class Placement:
 
     def fold(self, query: Tensor, key: Tensor, value: Tensor,
              teleport: Teleport) -> tuple[Tensor, Tensor, Tensor, Teleport]:
-        """Return query, key, value and teleport for the nodes of the graph. If each head has its
-        own graph, heads are folded into nodes, also those of a teleport ``[heads]``."""
+        """Return the query, key, value and teleport with a row for each node of the graph. If all
+        heads share the graph, they are returned unchanged. Otherwise heads are folded into nodes,
+        and a teleport ``[heads]`` becomes ``[heads * tokens, 1]``."""
         if self.heads is None:
             return query, key, value, teleport
         if isinstance(teleport, Tensor):
@@ -71,8 +72,9 @@ class Placement:
         return *(self.fold_nodes(x) for x in (query, key, value)), teleport
 
     def fold_nodes(self, x: Tensor) -> Tensor:
-        """Return vectors ``[tokens, num_kv_heads, channels]`` for the nodes of the graph. If each
-        head has its own graph, the result is ``[heads * tokens, 1, channels]``."""
+        """Return vectors ``[tokens, num_kv_heads, channels]`` with a row for each node of the
+        graph. They are unchanged if all heads share the graph, else the result is
+        ``[heads * tokens, 1, channels]``."""
         return x if self.heads is None else fold(repeat_heads(x, self.heads))
 
     def fold_sink(self, sink: Tensor, num_tokens: int) -> Tensor:
@@ -83,20 +85,21 @@ class Placement:
         return sink.repeat_interleave(num_tokens).unsqueeze(1)
 
     def edges(self, graph: BipartiteGraph) -> BipartiteGraph:
-        """Return ``graph`` with its edges numbered by the keys that :meth:`keys` returns."""
+        """Return ``graph`` with its keys numbered as the rows that :meth:`keys` returns."""
         return graph
 
     def keys(self, key: Tensor) -> Tensor:
-        """Return the keys from which edges start, given the keys ``key`` of the caller."""
+        """Return the keys that the edges need. ``key`` contains the keys of the caller's tokens."""
         return key
 
     def values(self, value: Tensor, hop: int) -> Tensor:
-        """Return the values from which edges start before hop number ``hop``, in the order of
-        :meth:`keys`. ``value`` has the values of the caller before this hop."""
+        """Return the values that the edges need at hop number ``hop``, counted from 0, in the order
+        of :meth:`keys`. ``value`` contains the values of the caller's tokens before this hop."""
         return value
 
     def pairs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the results of :meth:`keys` and, for the first hop, of :meth:`values`."""
+        """Return the keys and values that the edges need at the first hop, from :meth:`keys` and
+        :meth:`values`."""
         return self.keys(key), self.values(value, 0)
 
     def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
@@ -106,7 +109,8 @@ class Placement:
         raise NotImplementedError
 
     def put(self, out: Tensor) -> Tensor:
-        """Return the output of the nodes of the graph in the layout of the caller's query."""
+        """Return the output of the graph's nodes with a row for each query of the caller:
+        ``[num_queries, heads, channels]``."""
         return out if self.heads is None else unfold(out, self.heads)
 
 
@@ -212,8 +216,9 @@ def _check_one_hop(is_plain: bool, hops: int | float) -> None:
 
 
 def _fill_up(features: ProjectedFeatures) -> ProjectedFeatures:
-    """Return the features with further features of 0, up to a multiple of 8, for tensor cores. On
-    an H200, gradients of the projection of 11 features took 8 times as long as those of 16."""
+    """Return the features padded with zeros to a multiple of 8 features, for tensor cores. Features
+    on CPUs, or of more than 16 bits, are returned unchanged. On an H200, gradients of the
+    projection of 11 features took 8 times as long as those of 16."""
     attr, projection = features
     missing = -attr.size(1) % _FEATURES_AT_ONCE
     if missing == 0 or attr.device.type != 'cuda' or attr.element_size() > 2:
@@ -230,9 +235,9 @@ def _one_hop(
     query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
     placement: Placement, backend: str | Backend, needs_weights: bool,
 ) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor | None]:
-    """Return a pair: the output of one hop, and the attention weights, or None if they were not
-    materialised. If edges have features, the first is itself a pair of the output and the weighted
-    sums of features ``[num_queries, heads, size]``."""
+    """Return the output of one hop, and the attention weights or ``None`` if they were not stored.
+    If edges have features, the first result is itself a pair: the weighted sums of values, and the
+    weighted sums of features ``[num_queries, heads, size]``."""
     kernel = backend if isinstance(backend, Backend) else choose(
         backend, query, key, value, graph, terms, needs_weights=needs_weights,
         in_parts=placement.in_parts)
@@ -274,8 +279,8 @@ def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGra
 
 def _placed_hops(kernel: Backend, weight: Tensor, value: Tensor, graph: BipartiteGraph, hops: int,
                  teleport: Teleport, placement: Placement) -> Tensor:
-    """Return the values of the caller's tokens after all hops. Before each hop, the placement
-    fetches the values of all keys."""
+    """Return the values of the caller's tokens after several hops. Before each hop, ``placement``
+    fetches the values of all keys, for example from other processes."""
     hop, spread = count(), spread_teleport(teleport, hops, value)
     return diffuse(
         lambda weight, z: kernel.weighted_sum(weight, placement.values(z, next(hop)), graph),

@@ -18,19 +18,20 @@ _STEPS_OF_A_ROUND, _NUMBERS_KEPT = 50, 2**27
 def fixed_point(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> Tensor:
     """Return the solution of ``z = step(z)``, up to rounding.
 
-    Iteration ends when a step changes values by no more than rounding does, or after ``max_steps``
-    steps. Rounding errors may cycle forever, so equality is no criterion. If the weights of a graph
-    mix tokens quickly, some dozens of steps are enough. Otherwise, GMRES needs far fewer steps than
-    iteration.
+    ``step`` is repeated until it changes values by no more than rounding does, or ``max_steps``
+    times. Equality is no criterion, because rounding errors may cycle forever. If the weights of a
+    graph mix tokens quickly, some dozens of steps are enough. Otherwise, GMRES takes over, which
+    needs far fewer steps.
 
     Args:
-        step (Callable): An affine map.
+        step (Callable): An affine map of tensors shaped like ``z``.
         z (Tensor): The tensor that iteration starts from.
-        max_steps (int): Number of steps after which the influence of any start is within rounding.
+        max_steps (int): Number of steps after which the start influences the result by no more than
+            rounding.
 
     Returns:
-        The fixed point, shaped like ``z``. Non-finite values reach the same elements as after
-        infinitely many steps.
+        The fixed point, shaped like ``z``. The same elements are non-finite as after infinitely
+        many steps.
     """
     z, has_converged = _repeat(step, z, min(max_steps, _PATIENCE))
     if has_converged or max_steps <= _PATIENCE:
@@ -50,9 +51,10 @@ def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tupl
 def _solve(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tuple[Tensor, bool]:
     """Solve ``z = step(z)`` by GMRES, and return the solution and whether GMRES has converged.
 
-    GMRES stops when a round reduces the error too little: by less than half of the digits that the
-    same number of plain steps should gain. Then the remaining error is due to rounding, or GMRES
-    fails. Non-finite values are replaced by 0 during GMRES, and plain steps spread them afterwards.
+    GMRES runs in rounds of several steps. It stops when a round gains less than half of the digits
+    that the same number of plain steps should gain. Then the remaining error is due to rounding, or
+    GMRES fails. Non-finite values are replaced by 0 during GMRES. Afterwards, plain steps spread
+    them to the elements that they affect.
     """
     not_finite, is_finite = z, z.isfinite()
     z = _only(is_finite, z)
@@ -85,7 +87,7 @@ def _only(mask: Tensor, z: Tensor) -> Tensor:
 
 
 def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """Apply ``step`` to ``z`` until non-finite values do not spread any further."""
+    """Apply ``step`` to ``z`` until NaN and infinite values do not spread to further elements."""
     while not bool(z.isfinite().all()):
         before, z = z, step(z)
         if bool((before.isfinite() == z.isfinite()).all()):

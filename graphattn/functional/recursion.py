@@ -127,10 +127,10 @@ class _FixedPoint(torch.autograd.Function):
 
 def _max_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
               teleport: Tensor) -> int:
-    r"""Return the number of hops after which the initial values influence the result by no more
-    than rounding does.
+    r"""Return the number of hops after which the values at the start influence the result by no
+    more than rounding does. Raise a RuntimeError if no number of hops is enough.
 
-    After k hops, the influence of initial values is at most :math:`\rho_k = \max ((1 - t) |A|)^k 1`
+    After k hops, the influence of these values is at most :math:`\rho_k = \max ((1 - t) |A|)^k 1`
     times their size, and every k further hops reduce it by the same factor. If the weights of each
     query sum to 1, :math:`\rho_1 = 1 - t`.
     """

@@ -24,8 +24,8 @@ def register_as_tensors(kind: type[BipartiteGraph]) -> None:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Properties that a pytree stores beside the tensors of a graph. Two objects are equal even if
-    only one of the graphs was reordered, so that both use the same compiled code.
+    """Sizes that a pytree stores beside the tensors of a graph. A comparison ignores
+    ``is_reordered``, so that a graph with reordered edges uses the same compiled code.
 
     Args:
         num_keys (int): Number of keys.

@@ -89,9 +89,9 @@ def tensors_of_block_mask(mask: BlockMask) -> list[Tensor]:
 
 
 def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Return three tensors ``[num_edges]``: the head of each edge, and the query and the key of the
-    edge, counted from the first node of the head. ``of_head`` is the number of queries and the
-    number of keys of one head."""
+    """Return the head, the query and the key of each edge, three int64 tensors ``[num_edges]``.
+    Queries and keys are counted from the first one of their head. Raise a ValueError if an edge
+    joins two heads. ``of_head`` contains the numbers of queries and of keys of one head."""
     query, key = graph.query, graph.key
     head, key_head = query // max(of_head[0], 1), key // max(of_head[1], 1)
     if not torch.equal(head, key_head):

@@ -18,8 +18,8 @@ Kept = TypeVar('Kept', BipartiteGraph, tuple)
 
 
 class Name(str):
-    """The unique name of an object in cache keys. All values whose keys contain the name are
-    dropped when the object is deleted (:meth:`GraphCache.drop`)."""
+    """Unique name of an object, as a part of cache keys. When the object is deleted,
+    :meth:`GraphCache.drop` removes the values whose keys contain its name."""
 
 
 class GraphCache:
@@ -117,8 +117,8 @@ def _names(key: Hashable) -> set[Name]:
 
 
 def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
-    """Return the number of bytes of a cached value. The bytes of a graph include its order by key,
-    which training adds later: another pointer, and the query and the position of each edge."""
+    """Return the number of bytes of a cached value. For a graph, this includes its edges sorted by
+    key (:attr:`BipartiteGraph.csc`), which training adds later."""
     if isinstance(kept, tuple):
         return sum(map(bytes_in_use, kept))
     if not isinstance(kept, BipartiteGraph):

@@ -19,14 +19,15 @@ from graphattn.graphs.segments import Segments
 class CompleteGraph(BipartiteGraph):
     """Graph in which each query attends to all keys of its segment.
 
-    The edges are listed when they are first read, because dense attention needs no list of edges.
+    The list of edges is built when it is first read, because dense attention does not need it.
     Copies of this graph, and graphs that its methods return, are plain :class:`BipartiteGraph`
     objects.
 
     Args:
         segments (Segments): The segments of queries and keys.
-        is_listed (bool): Whether the graph counts as listed, because it is kept, so that its edges
-            are listed at most once.
+        is_listed (bool): Whether :attr:`nbytes` and the choice of a backend treat the edges as
+            listed already. Pass ``True`` for a graph that is cached, because it lists its edges at
+            most once.
     """
 
     def __init__(self, segments: Segments, *, is_listed: bool = False):
@@ -64,8 +65,8 @@ class CompleteGraph(BipartiteGraph):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the graph. Until the edges are listed, only the row pointer is
-        counted, unless :attr:`is_listed`."""
+        """Number of bytes of the graph. Before the edges are listed, the list only counts if
+        :attr:`is_listed` is ``True``."""
         if '_key' in vars(self):
             return super().nbytes
         itemsize = index_dtype(self._num_keys).itemsize

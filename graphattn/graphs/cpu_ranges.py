@@ -7,9 +7,9 @@ from graphattn._jit import jit
 
 @jit()
 def put_ranges(begin, end, indptr, key, num_keys):
-    """Write the rows, and return their number of edges. Query i has the keys from ``begin[i, r]``
-    to ``end[i, r] - 1`` for each r. Keys ascend in each row, and are written once where ranges
-    overlap."""
+    """Write the CSR rows of a graph to ``indptr`` and ``key``, and return the number of edges.
+    Query i has the keys ``begin[i, r]`` to ``end[i, r] - 1`` for each range r, as far as these keys
+    exist. Keys ascend in each row, and a key in several ranges is written once."""
     num_edges = 0
     for i in range(len(begin)):
         indptr[i] = num_edges

@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def constant_of(edge_prob: Tensor, value: float) -> Tensor:
-    """Return a tensor ``[num_edges]`` in which every entry is ``value``. Its gradient is passed on
-    unchanged to ``edge_prob``, which is ``[num_edges]`` too. The tensor stores a single number with
-    stride 0, so that kernels recognise it."""
+    """Return a tensor ``[num_edges]`` in which every entry is ``value``. The gradient of this
+    tensor is passed on unchanged to ``edge_prob``, ``[num_edges]``. The tensor stores one number
+    with stride 0, and kernels recognise it by this stride."""
     return _Constant.apply(edge_prob, value)
 
 

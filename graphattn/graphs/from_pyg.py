@@ -148,7 +148,8 @@ _NUMBERS, _KNOWN, _GONE = count(), WeakIdKeyDictionary(), deque()
 
 
 class _Known:
-    """Identity of edges in cache keys: a unique name, and a version that changes with the edges.
+    """Record of whether edges in a cache key are still the same: a unique name of the object, and a
+    version that changes when the edges are modified.
 
     In-place changes increment the version of a tensor, but changes through ``.data`` or a numpy
     view do not. To detect the latter changes, CPU tensors of up to ``MAX_COMPARED`` values are
@@ -170,9 +171,10 @@ class _Known:
 
 
 def identity_of(edges: Edges) -> tuple[Name, tuple[int, int]] | None:
-    """Return a cache key for the object ``edges`` that changes when the edges are modified, or
-    ``None`` if modifications cannot be detected. Values cached under the keys of deleted objects
-    are dropped from ``GRAPHS`` in the next call."""
+    """Return a cache key for ``edges``: a name that is unique to this object, and a version that
+    changes when the edges are modified. Return ``None`` if modifications cannot be detected. Each
+    call also drops from ``GRAPHS`` the values of objects that have been deleted since the last
+    call."""
     if _GONE:
         GRAPHS.drop([_GONE.popleft() for _ in range(len(_GONE))])
     if isinstance(edges, Tensor) and (is_traced(edges) or edges.is_inference()):

@@ -154,9 +154,8 @@ class BipartiteGraph:
 
     @staticmethod
     def _of(*parts: Any) -> BipartiteGraph:
-        """Build a BipartiteGraph from valid fields, the arguments of :meth:`_fill`, without checks.
-        The result is never of a subclass, because edges that are computed from another graph may
-        break what a subclass guarantees."""
+        """Build a BipartiteGraph without checks from the arguments of :meth:`_fill`. The result is
+        never of a subclass, because the new edges may break what a subclass guarantees."""
         graph = BipartiteGraph.__new__(BipartiteGraph)
         graph._fill(*parts)
         return graph
@@ -284,9 +283,9 @@ class BipartiteGraph:
 
     @property
     def edge_gate(self) -> Tensor | None:
-        """Factors of the dot products of the edges that are all 1 but pass their gradient to
-        :attr:`edge_prob`, ``[num_edges]``; or ``None`` if the edges have no probabilities. The
-        tensor stores a single number."""
+        """Ones ``[num_edges]`` that multiply the dot products of the edges, and pass their gradient
+        to :attr:`edge_prob`; or ``None`` if the edges have no probabilities. The tensor stores a
+        single number."""
         return None if self._edge_prob is None else constant_of(self._edge_prob, 1.)
 
     @property
@@ -341,8 +340,9 @@ class BipartiteGraph:
     @cached_property
     def is_complete(self) -> bool:
         """Return whether each query is known to attend to all keys of its segment. The answer is
-        ``False`` if it depends on values that a compiler cannot read. Values are read only if the
-        sizes do not decide, because reading synchronises a GPU."""
+        ``False`` in compiled code, which cannot read the sizes of segments. Reading these sizes
+        synchronises a GPU, so they are read only if the number of edges does not rule out a
+        complete graph."""
         # Square segments have the fewest pairs if all have the same size.
         are_square = self._segments.query_ptr is self._segments.key_ptr
         if are_square and self.num_edges * self.num_segments < self.num_queries**2:

@@ -27,9 +27,10 @@ def nearby_order(self: BipartiteGraph, parts: int | None = None) -> Tensor:
     none exists. ``python -m experiments.benchmarks.ordering`` measures the gain.
 
     Args:
-        parts (int, optional): Place tokens first by their part: METIS divides the graph into parts
-            with about the same number of edges, and few edges between them. Processes that hold a
-            part each (:func:`graphattn.distributed.share`) then send one another few rows. Needs
+        parts (int, optional): Number of parts into which METIS divides the graph. Parts have about
+            the same number of edges, and few edges join different parts. The tokens of a part are
+            then placed together, so that processes that hold one part each
+            (:func:`graphattn.distributed.share`) send one another few rows. Needs
             ``pip install 'graphattn[metis]'``.
 
     Raises:

@@ -15,14 +15,14 @@ from graphattn._tensors import host_copy
 
 @dataclass(frozen=True)
 class PairLayout(ABC):
-    """Base class of layouts. A layout decides which (query, key) pairs of a mask share a value: it
-    assigns the index of a value to each pair of ``size`` tokens.
+    """Base class of layouts. A layout assigns the index of a value to each (query, key) pair of
+    ``size`` tokens, and so decides which pairs of a mask share a value.
 
     Two further indices mark pairs without a value of their own: :attr:`always_on` and
     :attr:`always_off`.
 
-    A shorter sequence uses the first positions of the mask, but its last token uses the last
-    position of the mask, because the last token of every sequence is a separator.
+    The last token of every sequence is a separator, so it uses the last position of the mask, even
+    in a shorter sequence. All other tokens use the first positions.
 
     Args:
         size (int): Number n of tokens of the mask.
@@ -161,8 +161,8 @@ class PairLayout(ABC):
                              f"the mask (got {length})")
 
     def _inside(self, token: Tensor, length: int) -> Tensor:
-        """Return the position of each token in the mask, counted from the first row inside the
-        border."""
+        """Return the position in the mask of each token of a sequence. The first position inside
+        the border is 0."""
         position = torch.where(token == length - 1, self.size - 1, token)
         return position - int(self.border)
 

@@ -16,7 +16,7 @@ from graphattn._tensors import index_dtype, is_traced
 
 
 def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
-    """Return the number ``query * num_keys + key`` of each pair, int64 ``[num_edges]``."""
+    """Return a number for each edge, ``query * num_keys + key``, int64 ``[num_edges]``."""
     return torch.add(key, query, alpha=num_keys)
 
 
@@ -62,8 +62,9 @@ def find_pairs(pair: Tensor, ascending: Tensor) -> Tensor:
 
 
 def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor, Tensor]:
-    """Return the rows of ascending pairs, as two tensors: where the edges of each query begin,
-    int64 ``[num_queries + 1]``, and the key of each edge, int64 ``[num_edges]``."""
+    """Return the CSR rows of edges, given their ascending numbers ``query * num_keys + key``. The
+    rows are two int64 tensors: where the edges of each query begin, ``[num_queries + 1]``, and the
+    key of each edge, ``[num_edges]``."""
     if _is_numpys(pair):  # torch.searchsorted starts threads even for 200 values
         number, indptr = pair.numpy(), np.zeros(num_queries + 1, np.int64)
         query = number // max(num_keys, 1)
@@ -90,12 +91,13 @@ def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
 def sort_edges(
     edge_index: Tensor, num_queries: int, num_keys: int,
 ) -> tuple[Tensor, Tensor, Tensor, bool] | None:
-    """Return the rows of edges that are in any order, or ``None``.
+    """Sort edges into CSR rows, or return ``None`` if the caller must sort or check them in another
+    way.
 
-    The result is a tuple: where the edges of each query begin; the keys; the permutation that sorts
-    the edges; and whether this permutation changes their order. It is ``None`` for invalid or
-    duplicate edges, and on CPUs if there are far more keys than edges, because counting is slower
-    than sorting then.
+    The result is a tuple: where the edges of each query begin; the key of each sorted edge; the
+    permutation that sorts the edges; and whether this permutation changes their order. It is
+    ``None`` for invalid or duplicate edges. On CPUs, it is also ``None`` without numba, or if there
+    are far more keys than edges, because counting is slower than sorting then.
     """
     sort = _sort_by_counting if edge_index.device.type == 'cpu' else _sort_on_gpu
     return sort(edge_index, num_queries, num_keys)
@@ -137,21 +139,22 @@ Rows = tuple[Tensor, Tensor]
 
 
 def merge_rows(rows: Rows, others: Rows) -> Rows | None:
-    """Return the rows of the edges that are in at least one of two graphs of the same size, or
-    ``None`` if sorting all pairs is as fast."""
+    """Return the CSR rows of the union of two graphs of the same size, given the rows of both.
+    Return ``None`` on GPUs, for few edges and without numba; the caller then sorts all pairs."""
     merge = _compiled('merge_rows', 'cpu_merge') if _are_many(rows, others) else None
     return None if merge is None else _merged(merge, rows, (others[0][:-1], others[0][1:],
                                                             others[1]))
 
 
 def merge_row_ranges(rows: Rows, begin: Tensor, end: Tensor, key: Tensor) -> Rows:
-    """Return rows with further keys: ``key[begin[i]:end[i]]`` for query i. Ranges may overlap, so
-    that queries share them.
+    """Return the CSR rows of a graph after adding edges: query i also gets the keys
+    ``key[begin[i]:end[i]]``. The ranges of several queries may overlap, so that these queries share
+    a part of ``key``.
 
     Args:
-        rows (tuple of Tensor): The rows.
+        rows (tuple of Tensor): Row pointer and keys of the graph.
         begin, end (Tensor): int64 ``[num_queries]``.
-        key (Tensor): Keys that ascend in each range, of the dtype of the rows' keys.
+        key (Tensor): Keys that ascend in each range, of the dtype of the graph's keys.
     """
     count = end - begin
     others = torch.nn.functional.pad(count.cumsum(0), (1, 0)), key
@@ -184,8 +187,9 @@ def _cut(key: Tensor, num_edges: int) -> Tensor:
 
 
 def rows_of_ranges(begin: Tensor, end: Tensor, num_keys: int) -> Rows | None:
-    """Return the rows of a graph in which query i has the keys from ``begin[i, r]`` to ``end[i, r]
-    - 1`` for each r, or ``None`` if sorting all pairs is as fast.
+    """Return the CSR rows of the graph in which query i has the keys ``begin[i, r]`` to
+    ``end[i, r] - 1`` for each r. Return ``None`` on GPUs, for few edges, for many ranges and
+    without numba; the caller then lists the edges in another way.
 
     Args:
         begin, end (Tensor): int64 ``[num_queries, num_ranges]``, in any order. Ranges may overlap,
@@ -205,8 +209,9 @@ def rows_of_ranges(begin: Tensor, end: Tensor, num_keys: int) -> Rows | None:
 
 
 def find_rows(rows: Rows, others: Rows) -> Tensor | None:
-    """Return bool ``[num_edges]``: whether each edge of ``rows`` is also an edge of the graph with
-    the rows ``others``. Return ``None`` if searching in sorted pairs is as fast."""
+    """Return whether each edge of one graph is also an edge of another graph, bool ``[num_edges]``,
+    given the CSR rows of both. Return ``None`` on GPUs, for few edges and without numba; the caller
+    then searches in sorted pairs."""
     find = _compiled('find_in_rows', 'cpu_merge') if _are_many(rows, others) else None
     if find is None:
         return None
@@ -234,6 +239,7 @@ def _compiled(name: str, module: str) -> Callable | None:
 
 
 def _is_numpys(pair: Tensor) -> bool:
-    """Return whether numpy can compute with the values of the tensor ``pair``."""
+    """Return whether numpy can read ``pair``: a plain tensor on the CPU, outside of compiled
+    code."""
     return (type(pair) is Tensor and pair.device.type == 'cpu'
             and not torch.compiler.is_compiling())

@@ -27,10 +27,10 @@ def state_of(graph: BipartiteGraph) -> dict[str, Any]:
 
 
 def parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the parts of a saved graph as the arguments of ``BipartiteGraph._fill``.
+    """Check a saved graph, and return it as the arguments of ``BipartiteGraph._fill``.
 
-    The parts are checked, because files may be untrusted. Only two checks are left to the caller:
-    of the probabilities, and of whether edges stay in their segments.
+    All values are checked, because files may be untrusted, but the caller must check two
+    properties: that the probabilities are valid, and that no edge leaves its segment.
     """
     if not isinstance(state, dict) or state.keys() != set(_PARTS):
         raise ValueError(f"the saved graph must contain {', '.join(_PARTS)} (got "

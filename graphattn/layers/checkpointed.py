@@ -29,9 +29,9 @@ def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generat
 
 
 class _AsNow:
-    """Context that puts modules and a generator back into the state that they had when this object
-    was built: parameters, buffers, training mode and the state of the generator. The context can be
-    entered once for each backward pass.
+    """Context that temporarily restores the state that modules and a generator had when this object
+    was built: parameters, buffers, training mode and the state of the generator. It can be entered
+    once for each backward pass.
 
     torch's ``checkpoint`` restores only the default generator. Parameters must be restored because
     of ``torch.func.functional_call``, which has put other tensors back before the backward pass

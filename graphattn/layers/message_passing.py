@@ -8,13 +8,14 @@ from torch_geometric.nn import MessagePassing
 
 
 def hooks_on(*steps: str) -> list[str]:
-    """Return the names of the attributes in which PyG's layers store the hooks on ``steps``, such
-    as ``'message'``."""
+    """Return the names of the attributes in which PyG's layers store hooks on the methods
+    ``steps``, such as ``'message'``."""
     return [f'_{step}_forward_{when}hooks' for step in steps for when in ('', 'pre_')]
 
 
 def has_hooks(layer: MessagePassing, names: Sequence[str]) -> bool:
-    """Return whether a layer has any hook in the attributes that :func:`hooks_on` names."""
+    """Return whether a layer has any hook in the attributes ``names``, a result of
+    :func:`hooks_on`."""
     own = layer.__dict__
     for name in names:
         if own[name]:
@@ -23,5 +24,6 @@ def has_hooks(layer: MessagePassing, names: Sequence[str]) -> bool:
 
 
 def overrides(layer: type[MessagePassing], base: type[MessagePassing], *steps: str) -> bool:
-    """Return whether the class ``layer`` replaces any of the methods ``steps`` of ``base``."""
+    """Return whether ``layer``, a subclass of ``base``, replaces any of the methods named in
+    ``steps``."""
     return any(getattr(layer, step) is not getattr(base, step) for step in steps)

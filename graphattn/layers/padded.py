@@ -151,9 +151,9 @@ def _warn_of_empty(tokens: PaddedTokens) -> None:
 
 def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
          rules: PairRules) -> tuple[BipartiteGraph | PairMask, PairRules]:
-    """Return the graph that ``source`` builds from the tokens, and the rules that its edges do not
-    obey yet. ``query`` is ``[num_tokens, heads, channels]`` without padding, but ``key`` is
-    padded."""
+    """Return the graph that ``source`` builds for the tokens, and those ``rules`` that must still
+    be applied to its edges. ``query`` is ``[num_tokens, heads, channels]`` without padding, but
+    ``key`` is padded."""
     if isinstance(source, PatternSource):
         _check_length(source, tokens)
         within = Causal() if rules.causal else None
@@ -194,7 +194,7 @@ def _check_alone(rules: PairRules, needs_weights: bool) -> None:
 def _obey(rules: PairRules, graph: BipartiteGraph, terms: LogitTerms, tokens: PaddedTokens,
           dtype: torch.dtype) -> tuple[BipartiteGraph, LogitTerms]:
     """Return the graph with only those edges that the rules allow, and the logit terms of these
-    edges. Biases of the rules are added to the bias in ``dtype``."""
+    edges. Biases of the rules are converted to ``dtype`` and added to the bias of ``terms``."""
     place = tokens.place(graph)
     keep = place.key <= place.query if rules.causal else torch.ones_like(place.key, dtype=bool)
     if rules.allows is not None:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 
 class PositionTable(nn.Module, ABC):
-    """Module with a table of fixed values for each position.
+    """Base class of modules that hold a table of fixed values for each position.
 
-    The table is computed again whenever the module moves to another device or dtype. So
-    ``to_empty`` of a module on the meta device initialises the table, and a cast to another dtype
-    starts from unrounded values.
+    The table is computed again, in float64, whenever the module moves to another device or dtype.
+    So ``to_empty`` fills the table of a module from the meta device, and a cast to a wider dtype
+    does not start from rounded values.
 
     Args:
         num_embeddings (int): Number of positions.

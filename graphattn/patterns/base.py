@@ -92,7 +92,7 @@ class Pattern(ABC):
             num_queries, num_keys, generator: As in :meth:`edges`.
 
         Returns:
-            int64 Tensor ``[2, num_edges]``, key over query. Queries keep their numbers in
+            int64 Tensor ``[2, num_edges]``, key over query. A query has the same number as in
             :meth:`edges`.
         """
         return crop_edges(self.edges(num_queries, num_keys, generator), queries, num_keys)
@@ -196,8 +196,9 @@ class Pattern(ABC):
         return BipartiteGraph.from_pairs(sort_pairs(pair), num_queries, num_keys)
 
     def _rows_of_ranges(self, queries: range, num_queries: int, num_keys: int) -> Rows | None:
-        """Return the rows of ``queries`` from their :meth:`key_ranges`, or ``None`` if :meth:`rows`
-        must list the edges: without ranges, for short sequences, for few edges and on GPUs."""
+        """Return the CSR rows of ``queries``, computed from their :meth:`key_ranges`. Return
+        ``None`` if :meth:`rows` must list the edges instead: on GPUs, for sequences shorter than
+        :attr:`min_tokens`, without ranges, and where :func:`rows_of_ranges` returns ``None``."""
         is_short = min(num_queries, num_keys) < self.min_tokens
         if is_short or torch.get_default_device().type != 'cpu':
             return None
@@ -225,8 +226,8 @@ class Pattern(ABC):
 
     def _rows_here(self, queries: range, num_queries: int, num_keys: int,
                    generator: torch.Generator | None) -> Tensor:
-        """Return the edges of :meth:`rows` on torch's default device, after checking their shape
-        and dtype."""
+        """Return the edges of :meth:`rows` on torch's default device, or raise an error if the
+        pattern returned a wrong shape or dtype."""
         if len(queries) == num_queries:
             edges = self.edges(num_queries, num_keys, generator)
         else:
@@ -336,7 +337,8 @@ class _SetOperation(RowPattern):
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _ranges_of_parts(self, *arguments: Any) -> list[tuple[Tensor, Tensor]] | None:
-        """Return the :meth:`key_ranges` of both patterns, or ``None`` if one has none."""
+        """Return the :meth:`key_ranges` of ``left`` and of ``right``, or ``None`` if one of them
+        has no ranges."""
         parts = [part.key_ranges(*arguments) for part in (self.left, self.right)]
         return None if None in parts else parts
 
@@ -460,8 +462,8 @@ class Difference(_SetOperation):
 
 
 def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range, int]:
-    """Return the range of queries whose edges are requested, and the number of queries of the whole
-    graph."""
+    """Return the queries to build as a range of their positions, and the number of queries of the
+    whole graph. ``offset`` is that of :meth:`Pattern.build`."""
     if offset is None:
         return range(num_queries), num_queries
     check_size('offset', offset)

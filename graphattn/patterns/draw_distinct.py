@@ -52,8 +52,8 @@ def _draw(stream: Tensor, num_choices: int, count: int) -> Tensor:
 
 
 def _numbers(state: Tensor, num_choices: int) -> Tensor:
-    """Return one random number below ``num_choices`` for each state, from 53 random bits of the
-    state."""
+    """Return a random int64 number below ``num_choices`` for each entry of ``state``, from 53 of
+    the random bits that the entry determines."""
     uniform = shift_right(mix_tensor(state), 11).double()
     uniform *= num_choices * 2.**-53
     return uniform.long()

@@ -68,7 +68,7 @@ class EdgeList(RowPattern):
 
     @cached_property
     def _numbers(self) -> np.ndarray:
-        """The number of each listed pair of tokens, ascending, int64 ``[num_edges]``."""
+        """The number ``query * tokens + key`` of each edge, ascending, int64 ``[num_edges]``."""
         try:
             numbers = _from_text(self.pairs, 4 * self.tokens**2)
         except (ValueError, binascii.Error, zlib.error) as error:

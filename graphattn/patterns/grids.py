@@ -15,7 +15,7 @@ from graphattn.patterns.layouts import positions
 
 
 class _Axis(NamedTuple):
-    """The keys that each query attends to along one axis of a grid."""
+    """Coordinates of the window of each query along one axis of a grid; some may not exist."""
 
     coordinate: Tensor  # int64 [num_queries, window]
     is_key: Tensor  # bool, whether the coordinate exists
@@ -62,8 +62,8 @@ class _GridPattern(RowPattern):
         return len(self.inner) + 1
 
     def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
-        """Return the keys that queries attend to along axis ``number`` of the grid, which has
-        ``length`` coordinates."""
+        """Return the keys that queries attend to along axis ``number`` of the grid, of ``length``
+        coordinates. ``coordinate`` has the coordinate of each query on this axis, int64."""
         raise NotImplementedError
 
     def rows(self, queries: range, num_queries: int, num_keys: int,

@@ -97,8 +97,8 @@ class Mask(RowPattern):
         return num_queries
 
     def _is_on(self) -> Tensor:
-        """Return bool ``[num_values + 2]``: whether each value, and each of the two constants of
-        the layout, is on."""
+        """Return whether each index of the layout is on, bool ``[num_values + 2]``: the index of
+        each value, then ``always_on``, then ``always_off``."""
         values = np.frombuffer(f'{self.values}10'.encode(), dtype=np.uint8) == ord('1')
         return torch.as_tensor(values)
 

@@ -72,12 +72,14 @@ class RandomRegular(Pattern):
 
 
 def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator | None) -> Tensor:
-    """Draw the identity and ``degree`` random permutations that differ pairwise at every token.
+    """Draw ``degree`` random permutations that differ from one another, and from the identity, at
+    every token.
 
-    A key collides if an earlier permutation has the same key at the same token. A colliding key is
-    exchanged with the key of a random partner token in the same permutation, if neither key
-    collides afterwards. So the number of collisions only decreases. At most 2 * degree - 1 partners
-    are excluded, including the token itself, and there are more than 2 * degree - 1 tokens.
+    A permutation assigns a key to each token. The key collides if an earlier permutation assigns
+    the same key to the same token. A colliding key is exchanged with the key of a random partner
+    token in the same permutation, if neither key collides afterwards. So the number of collisions
+    only decreases. At most 2 * degree - 1 partners are excluded, including the token itself, and
+    there are more than 2 * degree - 1 tokens.
 
     Args:
         num_tokens (int): At least ``2 * degree + 1``.
@@ -85,7 +87,7 @@ def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator 
         generator (torch.Generator, optional): The random generator.
 
     Returns:
-        int64 Tensor ``[num_tokens, degree + 1]``, one permutation per column.
+        int64 Tensor ``[num_tokens, degree + 1]``, one permutation per column, the identity first.
     """
     drawn = [torch.randperm(num_tokens, generator=generator) for _ in range(degree)]
     keys = torch.stack([torch.arange(num_tokens), *drawn], dim=1)
@@ -113,8 +115,8 @@ def _collisions(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
-    """Return a bool Tensor with an entry for each exchange: whether no earlier exchange has the
-    same token or the same partner."""
+    """Return which exchanges can be made at once, bool ``[num_exchanges]``: those whose ``token``
+    and ``partner`` occur in no earlier exchange."""
     trade = torch.arange(token.numel())
     first_trade = torch.full((num_tokens,), token.numel())
     for side in (token, partner):
@@ -123,8 +125,9 @@ def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
 
 
 def _trade(keys: Tensor, token: Tensor, partner: Tensor, column: Tensor) -> Tensor:
-    """Exchange keys between tokens and their partners where this resolves a collision without
-    causing a new one, and return the tokens that still collide."""
+    """Swap the keys of ``token[e]`` and ``partner[e]`` in column ``column[e]``, in place, for each
+    e where this resolves a collision without causing a new one. Return whether each token still
+    collides, bool ``[num_exchanges]``."""
     token_key, partner_key = keys[token, column], keys[partner, column]
     collides = _occurrences(keys, token, token_key) > 1
     fits = (_occurrences(keys, token, partner_key) + _occurrences(keys, partner, token_key)) == 0

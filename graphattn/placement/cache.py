@@ -20,8 +20,8 @@ class Cache(Placement):
         heads (int, optional): Number of heads, if each head has its own graph; None if all heads
             share the graph.
         kept (Kept): The cached keys and values of the layer.
-        place (Tensor): Index of each new token among all keys, int64 ``[num_new]``. If each head
-            has its own graph, a token has one index for each head.
+        place (Tensor): Index of each new token among the keys of the graph, int64 ``[num_new]``. If
+            each head has its own graph, ``[heads * num_new]``, beginning with head 0.
         graph (BipartiteGraph): Edges from all keys to the new tokens.
     """
 

@@ -27,7 +27,8 @@ class DividedCache(Exchange):
     Either each process computes some of the new queries, or every process computes all of them. In
     the second case, each process attends only to the keys in its own cache, and the outputs of all
     processes are merged. So a process sends one output per query and head, regardless of the number
-    of edges.
+    of edges. This needs a single hop and a backend that can attend to a part of the keys;
+    otherwise, keys and values are exchanged.
 
     Args:
         heads (int, optional): Number of heads, if each head has its own graph; None if all heads
@@ -80,8 +81,8 @@ class DividedCache(Exchange):
 
 
 class NewRows(NamedTuple):
-    """The rows of new keys and values that a process caches. A row belongs to a token, or to a
-    token in one head if each head has its own graph."""
+    """Indices of the rows of new keys and values that a process caches, and their places in its
+    cache. A row belongs to a token, or to a token in one head if each head has its own graph."""
 
     rows: Tensor  # indices of these nodes among the new nodes of the call, int64
     place: Tensor  # their places in the cache of this process, int64

@@ -20,8 +20,9 @@ from graphattn.placement.messages import Message
 
 
 class Split(NamedTuple):
-    """The edges of the queries of a process in two parts. Near edges start from keys of this
-    process, and far edges start from keys of other processes."""
+    """The edges to the queries of one process, in two parts. Near edges start from keys of this
+    process, and far edges start from keys of other processes. The other fields plan how the keys of
+    far edges are exchanged."""
 
     near: BipartiteGraph
     far: BipartiteGraph  # from the received keys to the queries that have far edges
@@ -37,8 +38,8 @@ class Split(NamedTuple):
         return received if self.order is None else received.index_select(0, self.order.argsort())
 
     def as_received(self, x: Tensor) -> Tensor:
-        """Return rows that match the keys of ``far``, reordered to the order in which rows are
-        received."""
+        """Return ``x``, which has a row for each key of ``far``, in the order in which these rows
+        were received. This is the inverse of :meth:`in_order`."""
         return x if self.order is None else x.index_select(0, self.order)
 
     def join(self, near: Tensor, far: Tensor) -> Tensor:
@@ -66,17 +67,18 @@ EDGES_OF_A_FAR_QUERY = 256
 
 def split_edges(graph: BipartiteGraph, owner: Tensor, is_needed: Tensor, rank: int, send: Tensor,
                 send_sizes: list[int], receive_sizes: list[int]) -> Split | None:
-    """Split the edges of a process into near and far edges. Return None if it is faster to compute
-    all edges together. Processes may decide differently, because the messages are the same in both
-    cases.
+    """Split the edges of a process into near edges, from its own keys, and far edges, from keys of
+    other processes. Return None if it is faster to compute all edges together. Processes may decide
+    differently, because the messages are the same in both cases.
 
     Args:
         graph (BipartiteGraph): Edges from the keys of all processes to the queries of this process.
         owner (Tensor): The process that owns each key, int64 ``[num_keys]``.
-        is_needed (Tensor): Whether each key has edges, bool ``[num_keys]``.
+        is_needed (Tensor): Whether this process receives each key, bool ``[num_keys]``. All keys
+            with edges are among them.
         rank (int): The number of this process.
-        send (Tensor): Own keys to send, in the order of the receiving processes. This process is
-            one of them.
+        send (Tensor): Own keys to send, in the order of the receiving processes. This includes keys
+            that the process sends to itself.
         send_sizes (list of int): Number of keys to send to each process.
         receive_sizes (list of int): Number of keys to receive from each process.
     """
@@ -156,11 +158,11 @@ def attend_overlapped(kernel: Backend, query: Tensor, key: Tensor, value: Tensor
 
 
 class _Overlapped(torch.autograd.Function):
-    """Autograd function of attention along near edges, from own keys, and far edges, from received
-    keys.
+    """Autograd function of :func:`attend_overlapped`: attention along near edges, from own keys,
+    and far edges, from received keys.
 
     The softmax of a query is over near and far edges together. So the backward pass computes the
-    gradients of either part with the output and the softmax denominators of both parts together.
+    gradients of each part from the output and the softmax denominators of all edges.
     """
 
     @staticmethod
@@ -206,7 +208,8 @@ class _Overlapped(torch.autograd.Function):
 
 
 class _Side(NamedTuple):
-    """The near or the far edges, with the arguments that the kernel needs to compute them."""
+    """The near or the far edges of a :class:`Split`, and what a kernel needs to compute attention
+    along them."""
 
     kernel: Backend
     terms: LogitTerms  # without tensors
@@ -226,8 +229,8 @@ class _Side(NamedTuple):
     def grads(self, of_queries: tuple[Tensor, ...], key: Tensor, value: Tensor,
               bias: Tensor | None, gate: Tensor | None,
               needs: tuple[bool, bool]) -> tuple[Tensor, ...]:
-        """Return gradients from only the near or only the far edges: of the queries that have such
-        edges, the keys, the values, the bias and the gate.
+        """Return what only the near or only the far edges contribute to five gradients: those of
+        the queries that have such edges, the keys, the values, the bias and the gate.
 
         Args:
             of_queries (tuple of Tensor): For all queries: the gradient of the output, the output,

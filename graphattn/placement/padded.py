@@ -107,7 +107,8 @@ class PaddedTokens:
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """The range of the queries of each sequence among its keys, as a pair (begin, end)."""
+        """The begin and the end of the queries of each sequence among its keys, as pairs. Padding
+        does not count."""
         if self.packed is not None:
             return [(0, length) for length in self.packed]
         if not self.same_tokens:
@@ -146,12 +147,12 @@ class PaddedTokens:
         return torch.tensor([first for first, _ in self.spans], device=self.device)
 
     def queries(self, x: Tensor) -> Tensor:
-        """Return the tokens ``[num_tokens, ...]`` of padded queries ``[batch, num_queries, ...]``,
-        one sequence after the other."""
+        """Return padded queries ``[batch, num_queries, ...]`` without padding:
+        ``[num_tokens, ...]``, one sequence after the other."""
         return _take(x, self._query_slot)
 
     def keys(self, x: Tensor) -> Tensor:
-        """Return the tokens ``[num_tokens, ...]`` of padded keys ``[batch, num_keys, ...]``, one
+        """Return padded keys ``[batch, num_keys, ...]`` without padding: ``[num_tokens, ...]``, one
         sequence after the other."""
         return _take(x, self._key_slot)
 

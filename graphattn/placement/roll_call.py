@@ -18,8 +18,9 @@ LACKING = re.compile('does not support|No backend type')  # in torch's messages
 
 @contextmanager
 def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
-    """Explain why a collective of torch.distributed inside this context fails: raise a RuntimeError
-    that names the processes that do not respond, or the backend if it lacks the collective.
+    """Explain the failure of a collective of torch.distributed inside this context. The new
+    RuntimeError names the processes that do not respond, or the backend if it lacks the collective.
+    Other errors are raised unchanged.
 
     Each process in which the collective fails writes a mark into the store of the group. Then it
     waits up to :data:`GRACE` seconds for the marks of the other processes. A process without a mark
@@ -41,8 +42,8 @@ def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
 
 @torch.compiler.disable(reason='the store is not a tensor')
 def _absent(group: dist.ProcessGroup) -> str:
-    """Return a phrase that names the processes of the group that do not respond, for a message;
-    empty if all respond."""
+    """Return the subject of an error message, which names the processes of the group that do not
+    respond. Return an empty string if all processes respond."""
     size, present = dist.get_world_size(group), set()
     # A thread makes the call, because the process that hosts the store may never answer.
     caller = Thread(target=_call, args=(group, present), daemon=True)

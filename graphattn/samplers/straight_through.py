@@ -90,9 +90,9 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
 
 
 class _ZeroOfClampedGradient(torch.autograd.Function):
-    """Autograd function that returns zeros, and passes their clamped gradient to the probabilities.
-    A hook on the zeros would also clamp the gradient of the zeros themselves, which callers may
-    request."""
+    """Autograd function that returns zeros ``[num_edges]``. The backward pass clamps the gradient
+    of these zeros, and passes it to the probabilities. A hook on the zeros would be no substitute,
+    because callers may request the gradient of the zeros, and the hook would clamp it too."""
 
     @staticmethod
     def forward(edge_prob: Tensor, lowest: float | None, highest: float | None) -> Tensor:
@@ -110,8 +110,8 @@ class _ZeroOfClampedGradient(torch.autograd.Function):
 
 
 def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
-    """Return a tensor ``[num_edges]`` that passes its gradient to the probabilities of the
-    edges."""
+    """Return the tensor ``[num_edges]`` whose gradient reaches the probabilities: ``edge_prob``
+    itself, or the ``edge_gate`` of a graph."""
     if isinstance(edge_prob, BipartiteGraph):
         return _gate(edge_prob)
     check_floating(edge_prob=edge_prob)

@@ -12,8 +12,9 @@ from graphattn.sources.pattern_source import PatternSource
 
 
 def as_source(source: GraphSource | Pattern | HeadClusters | str) -> GraphSource:
-    """Return ``source`` as a GraphSource. A pattern, an expression or the name of a preset becomes
-    a PatternSource, and the clusters of a head become a source of one head."""
+    """Return ``source`` as a GraphSource. A GraphSource is returned unchanged. A pattern, an
+    expression or the name of a preset becomes a PatternSource. HeadClusters become a
+    ContentClusterSource of one head."""
     if isinstance(source, GraphSource) or hasattr(source, 'logit_terms'):  # or a wrapped source
         return source
     if not isinstance(source, Pattern | HeadClusters | str):
@@ -25,8 +26,9 @@ def as_source(source: GraphSource | Pattern | HeadClusters | str) -> GraphSource
 
 def source_of_each(heads: Sequence[Pattern | str | HeadClusters],
                    seed: int | None = 0) -> PatternSource | ContentClusterSource:
-    """Return a source in which each head has its own pattern or clusters: a ContentClusterSource if
-    any head has clusters, else a PatternSource. ``seed`` is the seed of random patterns."""
+    """Return a source in which head h has the pattern or the clusters ``heads[h]``: a
+    ContentClusterSource if any head has clusters, else a PatternSource. ``seed`` is the seed of
+    random patterns."""
     channels = [head.query.size(1) for head in heads if isinstance(head, HeadClusters)]
     return ContentClusterSource(heads, channels[0], seed=seed) if channels else PatternSource(
         heads, seed)

@@ -162,8 +162,8 @@ class BlockModelSource(GraphSource):
 
     def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
                     model: FactorModel) -> BipartiteGraph:
-        """Return the graph with the drawn edges of ``graph`` and the edges of ``fixed`` in every
-        head. In training, the returned graph also stores the model that edges were drawn from."""
+        """Return ``graph``, the edges that were drawn, joined with the edges of ``fixed`` in every
+        head. In training, the result also stores ``model``, from which the edges were drawn."""
         has_gradient = self.training and torch.is_grad_enabled()
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
@@ -207,7 +207,7 @@ class BlockModelSource(GraphSource):
         return source
 
     def block_model(self, query: Tensor, key: Tensor, ptr: Tensor) -> FactorModel:
-        """Return the probabilities from which a call with these arguments draws its graph."""
+        """Return the FactorModel whose edge probabilities a call with these arguments samples."""
         self.check_tokens(query, key, ptr)
         return self._model(self._factors(query, key), ptr)
 

@@ -184,14 +184,15 @@ class ContentClusterSource(GraphSource):
     def _joined(self, fixed: BipartiteGraph, clusters: tuple[Tensor, Tensor],
                 ptrs: tuple[Tensor, Tensor], first: Tensor | None = None,
                 causal: bool = False) -> BipartiteGraph:
-        """Return the graph with the edges of the pattern and the edges along clusters.
+        """Return the graph with the edges of the pattern and the edges between joined clusters.
 
         Args:
             fixed (BipartiteGraph): The graph of the pattern.
-            clusters (tuple of Tensor): Clusters of queries and of keys, results of
+            clusters (tuple of Tensor): Cluster of each query and of each key, results of
                 :meth:`_clusters`.
             ptrs (tuple of Tensor): Where the queries and the keys of each sequence begin.
-            first (Tensor, optional): Position of the first query of each sequence; 0 if omitted.
+            first (Tensor, optional): Position of the first query of each sequence among its keys; 0
+                if omitted.
             causal (bool): Whether to leave out later keys even if the source is not causal.
         """
         if not self.clusters:
@@ -260,7 +261,8 @@ class _SharedRows(NamedTuple):
 
 def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor], heads: Tensor,
                       ptrs: tuple[Tensor, Tensor], limit: Tensor | None) -> _SharedRows:
-    """Return the keys along clusters of each query in each head that has clusters.
+    """Return the keys whose clusters are joined with the cluster of each query, in each head that
+    has clusters. Keys are numbered ``head * num_keys + key``.
 
     A group contains the tokens of one cluster in one sequence and head. Keys are sorted by group,
     and each group of queries gets the list of all keys in the groups that it is joined with.
@@ -300,13 +302,13 @@ def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor],
 
 def _joined_groups(present: Tensor, base: Tensor,
                    tables: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return which groups of keys each group of queries is joined with, as two int64 tensors with
-    an entry for each joined pair: the index of the group of queries in ``present``, ascending, and
-    the group of keys.
+    """List the joined pairs of a group of queries and a group of keys; :func:`_rows_of_clusters`
+    defines groups. Return two int64 tensors with an entry for each pair: the index in ``present``
+    of the group of queries, ascending, and the number of the group of keys.
 
     Args:
-        present (Tensor): Groups that contain queries, int64, ascending.
-        base (Tensor): The first group of each head, int64 ``[heads]``.
+        present (Tensor): Numbers of the groups that contain queries, int64, ascending.
+        base (Tensor): Number of the first group of each head, int64 ``[heads]``.
         tables (sequence of Tensor): As in :func:`_rows_of_clusters`.
     """
     sizes = _index([len(table) for table in tables], base.device)

@@ -23,14 +23,14 @@ _NAME = re.compile(r'\s*(\d+) keys of (\d+) clusters\s*(?:\|(.*))?', re.DOTALL)
 
 @dataclass(frozen=True, repr=False)
 class ClusterKeys:
-    """Description of the edges of a head along clusters, such as ``'8 keys of 32 clusters'``,
+    """Description of how a head attends along clusters, such as ``'8 keys of 32 clusters'``,
     without the clusters themselves.
 
     Args:
-        keys (int): Mean number of keys of a query, including the query itself, for which the pairs
-            of clusters were chosen.
+        keys (int): Mean number of keys of a query, including the query itself. The pairs of
+            clusters that attend to one another were chosen for this number.
         clusters (int): Number of clusters of queries, and of clusters of keys, at most 4,096.
-        beside (Pattern, optional): Further edges.
+        beside (Pattern, optional): Pattern of further edges, which do not depend on clusters.
 
     Raises:
         TypeError, ValueError: A number is out of range, or ``beside`` is no Pattern.

@@ -129,8 +129,8 @@ class PatternSource(GraphSource):
 
     @torch.compiler.disable(reason='the graph of a shard is built once, and kept')
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
-        """Return the rows of the graph that belong to the queries of this process, as :meth:`rows`
-        does without reading the values of the tokens."""
+        """Return the graph from all keys to the queries of this process, as :meth:`rows` does. Only
+        the shard is needed, not the values of the tokens."""
         graph = self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
         if self._is_value and not self._draws_anew:
             shard.built_from(graph, (self._parts, *shard.lengths))
@@ -139,12 +139,12 @@ class PatternSource(GraphSource):
     def span_graph(self, lengths: Sequence[int], spans: Sequence[tuple[int, int]],
                    device: torch.device, *, within: Pattern | None = None,
                    generator: torch.Generator | None = None) -> BipartiteGraph:
-        """Return the graph of a range of queries of each sequence, with all keys of the sequence.
+        """Return the graph from all keys of each sequence to a range of its queries.
 
         Args:
             lengths (sequence of int): Number of keys of each sequence.
-            spans (sequence of tuple): Begin and end of each sequence's queries. A range that begins
-                at 0 may end after the last key.
+            spans (sequence of tuple): Begin and end of each sequence's range of queries, as
+                positions among its keys. A range that begins at 0 may end after the last key.
             device (torch.device): Device of the graph.
             within (Pattern, optional): Keep only edges that this pattern has too.
             generator (torch.Generator, optional): Random generator, as in a call.
@@ -174,20 +174,21 @@ class PatternSource(GraphSource):
     @torch.compiler.disable(reason='the graph is built from the lengths of sequences')
     def _beside(self, ptr: Tensor, key_ptr: Tensor,
                 generator: torch.Generator | None) -> BipartiteGraph:
-        """Return the graph for keys that are other tokens than the queries. Query i and key i have
-        the same position."""
+        """Return the graph if the keys, with the sequences ``key_ptr``, are other tokens than the
+        queries. Query i and key i have the same position."""
         spans = [(0, length) for length in host_copy(ptr).diff().tolist()]
         lengths = host_copy(key_ptr).diff().tolist()
         return self.span_graph(lengths, spans, ptr.device, generator=generator)
 
     @property
     def is_traced(self) -> bool:
-        """Return whether compiled code gets the graphs of this source from a single operator."""
+        """Return whether compiled code can use :meth:`traced_graph`: no call draws new edges, and
+        all patterns have short expressions."""
         return self._expressions is not None
 
     def traced_graph(self, num_tokens: int, ptr: Tensor, *, causal: bool = False) -> BipartiteGraph:
-        """Return the graph of the sequences in compiled code. With ``causal``, edges from later
-        keys are left out."""
+        """Return the graph of all ``num_tokens`` tokens from a single operator, for compiled code.
+        With ``causal``, edges from later keys are left out."""
         # Operators take signed integers.
         seed = None if self.seed is None else (self.seed + 2**63) % 2**64 - 2**63
         expressions = [f'({each}) & Causal()' if causal else each for each in self._expressions]
@@ -198,8 +199,8 @@ class PatternSource(GraphSource):
 
     def graph(self, ptr: Tensor, generator: torch.Generator | None = None, *,
               key_ptr: Tensor | None = None) -> BipartiteGraph:
-        """Return the graph of the sequences that ``ptr`` marks. The arguments are those of a call
-        of the source."""
+        """Return the graph that a call of this source returns for the sequences that ``ptr`` marks.
+        The arguments are those of the call."""
         check_integers('ptr', ptr)
         check_has_numbers('ptr', ptr)
         check_ptr('ptr', ptr, None, ptr.device)
@@ -306,8 +307,8 @@ def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None,
 
 
 def _exceeds_cache(lengths: Sequence[int], heads: int) -> bool:
-    """Return whether the graph of all pairs of these sequences is too large for the cache, so that
-    every call would list its edges again."""
+    """Return whether the complete graph of these sequences is too large for the cache with all its
+    edges listed. Then every call would list the edges again."""
     num_bytes = 2 * sum(length * length for length in lengths) * heads
     return num_bytes > GRAPHS.max_bytes // 4
 

@@ -104,8 +104,8 @@ class StructureSource(GraphSource):
         return GRAPHS.get(cache_key, lambda: graph | structure)
 
     def _structure(self, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
-        """Return the graph of the edges of the data, once or, if each head has its own graph, once
-        for each head. All layers share one cached graph."""
+        """Return the graph of the edges of the data, with a copy for each head if each head has its
+        own graph. The graph is cached, so that all layers share it."""
         heads, edges = self.heads if self.per_head else 1, identity_of(self.edges)
         place = heads, *host_copy(ptr).tolist()
         cache_key = None if edges is None else (*edges, 'structure', *place)
