@@ -83,8 +83,8 @@ def _between_starts(position_ids: Tensor) -> tuple[int, ...] | None:
 
 
 def check_not_packed(options: dict[str, Any], why: str) -> None:
-    """Raise a ``ValueError`` if ``options`` contain ``cu_seq_lens_q`` or ``cu_seq_lens_k``. ``why``
-    completes the message "must be None ..."."""
+    """Raise a ``ValueError`` if ``options`` contain ``cu_seq_lens_q`` or ``cu_seq_lens_k``, which
+    mark packed sequences. ``why`` completes the message "must be None ..."."""
     for name in POINTERS:
         if options.get(name) is not None:
             raise ValueError(f"{name!r} must be None {why}; pad the sequences instead, and pass an "
