@@ -100,7 +100,7 @@ class _Folders(CompileResultCacheImpl):
 
 class _Files:
     """Files of the compiled code of one function: a file for each combination of argument types.
-    The sources that the code depends on are part of the file name.
+    The file names contain a digest of the sources that the code depends on.
 
     numba's own cache checks the source of a function, but not of the functions that it calls. It
     also numbers its files in an index, so two processes that compile at once may read each other's

@@ -83,8 +83,8 @@ def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor |
 
 
 def noticing_tokens(model: nn.Module) -> Hook:
-    """Return a forward pre-hook for ``model``. While a compiler traces a call, it records in
-    ``CALL`` whether the arguments contain only tokens and padding, so that the masks of the model
+    """Return a forward pre-hook for ``model``. While a compiler traces a call, the hook records in
+    ``CALL`` whether the arguments contain only tokens and padding. If so, the masks of the model
     exclude only padding and later keys."""
     kind = type(model)
     return partial(_notice_tokens, None if _has_own_masks(kind) else _arguments(kind))

@@ -71,9 +71,9 @@ def own_configs(model: PreTrainedModel) -> None:
 
 
 def implementations(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the names of the implementations of attention in a config, such as ``'sdpa'``. In the
-    dict, ``''`` is the implementation of the config itself, and the name of a nested config has
-    such a dict again. The setter ``config._attn_implementation`` accepts this form."""
+    """Return the names of the implementations of attention in a config, such as ``'sdpa'``. The key
+    ``''`` has that of the config itself, and the name of each nested config has such a dict again.
+    The setter ``config._attn_implementation`` accepts this form."""
     inner = {name: getattr(config, name, None) for name in config.sub_configs}
     return {'': config._attn_implementation, **{
         name: implementations(part) for name, part in inner.items() if part is not None}}

@@ -63,8 +63,8 @@ Candidate = Pattern | Own | ClusterKeys
 
 
 def candidate(given: Pattern | str) -> Candidate:
-    """Return the candidate that a pattern or a text describes. A fit chooses one of several
-    candidates for each head.
+    """Convert ``given`` to a candidate: a pattern, or another description of edges, that a fit can
+    choose for a head.
 
     Args:
         given (Pattern or str): A pattern, its expression, or a text such as ``'8 own keys'``,
@@ -87,8 +87,8 @@ def candidate(given: Pattern | str) -> Candidate:
 
 
 def is_found(given: Candidate) -> bool:
-    """Return whether the edges of a candidate are found in attention weights, so that they differ
-    between heads. The edges of a pattern do not."""
+    """Return whether a candidate, such as ``'8 own keys'``, stands for edges that are found in the
+    attention weights of each head. A pattern has the same edges in all heads."""
     return not isinstance(given, Pattern)
 
 

@@ -291,8 +291,8 @@ def profile(
         patterns (sequence of Pattern or str): Patterns, their expressions, or texts as above; by
             default windows of many sizes, with and without the first token.
             ``profiling.CANDIDATES`` has these and others by name.
-        positions (int): Least number of positions to list own keys for. At positions that no input
-            has, own keys are those just before the position.
+        positions (int): Own keys are listed for at least so many positions. At positions that no
+            input has, they are the keys just before the position.
         sample (int): Number of queries of each sequence, drawn at random, for the measurements that
             take more time; all queries of shorter sequences.
         seed (int): Seed of this sample, and of clusters.

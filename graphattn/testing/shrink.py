@@ -16,7 +16,7 @@ from graphattn.testing.case import TERMS, Case
 
 def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
     """Return a smaller case for which ``fails`` is still true. The search ends after ``seconds``,
-    or when the case would no longer fail without any of its parts."""
+    or once ``fails`` is false for the case without any one of its parts."""
     end = time.monotonic() + seconds
 
     def in_time(_: Case) -> bool:
