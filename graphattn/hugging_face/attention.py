@@ -322,9 +322,8 @@ def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
 
 
 def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:
-    """Return the mask that a model implies if it passes none. It has no padding. It is causal, from
-    the first key on, if ``is_causal`` is set, there are several queries, and the call is not
-    cross-attention."""
+    """Return the mask that a model implies if it passes none. It has no padding. It is causal from
+    the first key on if ``is_causal`` is set, except for a single query and cross-attention."""
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
     is_causal &= num_queries > 1 and not is_cross

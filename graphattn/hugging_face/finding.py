@@ -83,7 +83,7 @@ class _LayerSums:
     def edges(self, positions: int) -> tuple[OwnEdges, OwnEdges, OwnEdges]:
         """Return the edges that were found on inputs with an even index, on inputs with an odd
         index, and on all inputs. If there is only one input, the edges of even inputs replace those
-        of odd ones. Keys of each position are listed for at least ``positions`` positions."""
+        of odd ones. The edges list the keys of at least ``positions`` positions."""
         even, odd = self.own
         length = max(even.length, odd.length, positions)
         of_even = even.edges(length)
@@ -104,7 +104,7 @@ def find(names: Sequence[str], candidates: Sequence[Candidate], run: Callable[[F
         names (sequence of str): Names of the layers.
         candidates (sequence): Patterns and other edges that a fit chooses from.
         run (Callable): Function that runs the model on all inputs with the given attention.
-        positions (int): Keys of each position are listed for at least so many positions.
+        positions (int): The edges list the keys of at least so many positions.
         seed (int): Seed of the centroids of clusters.
 
     Returns:

@@ -216,9 +216,8 @@ def _keywords(function: Callable[..., Any]) -> set[str] | None:
 
 def compare(results: dict[str, Tensor], expected: dict[str, Tensor],
             tolerance: dict[str, Tensor]) -> float:
-    """Return the largest error of ``results``, a dict of tensors by name, divided by its tolerance.
-    ``expected`` and ``tolerance`` have the right value and the largest allowed error of each entry
-    by the same names.
+    """Return the largest error of the results, divided by its tolerance. ``expected`` and
+    ``tolerance`` have the right value and the largest allowed error of each entry.
 
     Raises:
         Mismatch: An error is larger than its tolerance.

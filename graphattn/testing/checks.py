@@ -116,8 +116,8 @@ def repeats_itself(kernel: Kernel, case: Case) -> float:
 
 
 def agrees_alone(kernel: Kernel, case: Case) -> float:
-    """Compare gradients with their reference in one call for each input, in which only this input
-    needs a gradient. Return the largest error in units of its tolerance."""
+    """Compare gradients with their reference, one call for each input, in which only this input
+    needs a gradient. Return the largest error divided by its tolerance."""
     return max(agrees(kernel, replace(case, wants=(name,))) for name in case.inputs)
 
 

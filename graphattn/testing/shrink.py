@@ -16,7 +16,7 @@ from graphattn.testing.case import TERMS, Case
 
 def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
     """Return a smaller case for which ``fails`` is still true. The search ends after ``seconds``,
-    or once ``fails`` is false for the case without any one of its parts."""
+    or when no part of the case can be left out any more."""
     end = time.monotonic() + seconds
 
     def in_time(_: Case) -> bool:
