@@ -75,7 +75,8 @@ def check_number(name: str, number: float, where: str) -> None:
     Args:
         name (str): Name of the argument in the message.
         number (float): The value to check.
-        where (str): The range in words, such as ``'in [0, 1)'``: a key of ``_INSIDE``.
+        where (str): The range in words: ``'in [0, 1]'``, ``'in [0, 1)'``,
+            ``'positive and finite'``, ``'finite and not negative'`` or ``'finite'``.
     """
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")

@@ -65,8 +65,8 @@ def jit(*, inline: bool = False, fastmath: frozenset[str] = frozenset()) -> Call
 
 
 class _UserFolder(UserWideCacheLocator):
-    """Locator of numba's cache in the home folder of the user. If the user has no home folder, as
-    in some containers, numba tries the next locator."""
+    """Choice of a cache folder for numba in the home folder of the user. If the user has no home
+    folder, as in some containers, numba tries its next choice."""
 
     def ensure_cache_path(self) -> None:
         if not os.path.isabs(self._cache_path):  # it begins with a literal '~'
@@ -75,8 +75,8 @@ class _UserFolder(UserWideCacheLocator):
 
 
 class _TemporaryFolder(InTreeCacheLocator):
-    """Locator of a cache folder in the system's temporary folder. Only this user can write to the
-    cache folder, because the code in it is run."""
+    """Choice of a cache folder for numba in the system's temporary folder. Only this user can write
+    to the cache folder, because the code in it is run."""
 
     def __init__(self, function: Callable, source: str):
         super().__init__(function, source)
@@ -100,7 +100,7 @@ class _Folders(CompileResultCacheImpl):
 
 class _Files:
     """Files of the compiled code of one function: a file for each combination of argument types.
-    The sources that the code depends on are part of the file name.
+    The file names contain a digest of the sources that the code depends on.
 
     numba's own cache checks the source of a function, but not of the functions that it calls. It
     also numbers its files in an index, so two processes that compile at once may read each other's

@@ -18,9 +18,9 @@ _THREAD = threading.local()  # host copies of the running function
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Return whether the values of any of these tensors are unavailable, so that checks of values
-    must be skipped. Values are unavailable while compiling, and for meta, fake or vmapped
-    tensors."""
+    """Return whether the values of any of ``tensors`` are unavailable, so that checks of values
+    must be skipped. Values are unavailable while a compiler traces the code, and in meta, fake or
+    vmapped tensors."""
     if torch.compiler.is_compiling():
         return True
     for tensor in tensors:  # a loop is faster than a generator, and this runs often in every layer
@@ -47,8 +47,8 @@ def is_one(x: Tensor, y: Tensor) -> bool:
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Disable inference mode and the transforms of ``torch.func`` in this context. So tensors that
-    are computed here can be cached for later calls."""
+    """Disable inference mode and the transforms of ``torch.func`` inside this context, so that
+    tensors computed here can be cached for later calls."""
     with torch.inference_mode(False), temporarily_clear_interpreter_stack():
         yield
 
@@ -83,7 +83,8 @@ def unwrap(tensor: Tensor) -> Tensor:
 
 def cache_host_copies(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate ``function`` so that :func:`host_copy` copies each tensor only once during a call.
-    All layers of a model read the same few tensors. These must not be modified during the call."""
+    This saves time in models, whose layers all read the same few tensors. These tensors must not be
+    modified during the call."""
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling() or getattr(_THREAD, 'host_copies', None) is not None:
@@ -141,6 +142,6 @@ def index_dtype(bound: int) -> torch.dtype:
 
 
 def row_pointer(row: Tensor, num_rows: int) -> Tensor:
-    """Return where each row begins in ``row``, int64 ``[num_rows + 1]``. ``row`` has the row of
-    each edge, ascending."""
+    """Return where the edges of each row begin, int64 ``[num_rows + 1]``. ``row`` contains the row
+    of each edge, in ascending order."""
     return torch.searchsorted(row, torch.arange(num_rows + 1, device=row.device))

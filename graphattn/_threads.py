@@ -68,11 +68,12 @@ def _START_IN_POOL(region: int, data: int, num_threads: int, flags: int) -> None
 
 
 def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[None]:
-    """Yield once, and then run calls from ``waiting`` until none are left or a call has failed.
+    """Return a generator that yields once, and then runs calls from ``waiting`` until none are left
+    or a call has failed.
 
     Exceptions must not propagate through OpenMP, and Python may handle a signal before the first
-    statement of a function. Therefore this function is a generator: once it has started, it is
-    inside its ``try``.
+    statement of a function. A generator that has yielded is already inside its ``try``, so it
+    catches the exception of such a signal too.
 
     Args:
         waiting (iterator): Calls ``(function, *arguments)``, shared by all workers.
@@ -128,7 +129,6 @@ def _openmp(process: int) -> ctypes.CDLL | None:
 
 @cache
 def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:
-    """Return the pool of ``num_threads`` threads of this process. ``process`` is the id of this
-    process, because each needs its own pool: the threads of a parent process do not survive a
-    fork."""
+    """Return the pool of ``num_threads`` threads of the process with the id ``process``. Each
+    process needs its own pool, because the threads of a parent process do not survive a fork."""
     return ThreadPoolExecutor(num_threads, 'graphattn')

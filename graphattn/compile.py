@@ -37,8 +37,8 @@ NUM_NODES = 2**4, 2**16 + 1  # indices of 16 and of 32 bits
 
 
 def main(*others: Callable[[], None]) -> None:
-    """Run the command: compile the loops of the library, and the loops that the functions
-    ``others`` call, in parallel processes."""
+    """Run as a command: compile the loops of the library in parallel processes. The functions
+    ``others`` are called there too, to compile the loops that they call."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--float64', action='store_true',
@@ -64,8 +64,8 @@ def _begin() -> None:
 
 
 def attend(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile both kernels of attention, by rows of edges and by tiles, forward and backward, by
-    computing attention once with each."""
+    """Compile both kernels of attention, by rows of edges and by tiles, forward and backward. For
+    this, attention is computed once with each kernel."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
     _attend_in_tiles(num_nodes, dtype)
 
@@ -104,9 +104,9 @@ def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sample(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile the samplers and edge probabilities by drawing graphs with one query. Repeat this
-    with so many clusters that a matrix library, instead of a compiled loop, computes products of
-    factors."""
+    """Compile the samplers and edge probabilities by drawing graphs with one query. For small
+    graphs, this is repeated with so many clusters that products of factors are computed by a matrix
+    library instead of a compiled loop."""
     from graphattn.ops.sample.cpu.comparing import SHORT
     for num_clusters in {1, SHORT // num_nodes + 1}:
         query, mixing, key = (

@@ -223,8 +223,9 @@ def attached(
 
 @contextmanager
 def kept(model: nn.Module) -> Iterator[None]:
-    """Return a context manager that restores the attachments of a model at its end: which modules
-    attend along which source, with which settings and learned teleports."""
+    """Return a context manager that restores, at its end, the attachments that a model had at its
+    beginning: which modules attended along which source, with which settings and learned
+    teleports."""
     before = {module: (module.graph_attachment, getattr(module, 'graph_source', None),
                        getattr(module, 'graph_teleport_logit', None))
               for module in model.modules() if hasattr(module, 'graph_attachment')}
@@ -278,9 +279,9 @@ def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
 
 def _sources_of(along: Any, layers: Sequence[int | str] | None, modules: dict[str, nn.Module],
                 ) -> tuple[Sequence[int | str] | None, dict[str, GraphSource | None]]:
-    """Return the layers that the caller named, or ``None``, and a dict from the name of each module
-    to attach to its source. ``along`` and ``layers`` are those of :func:`attach`; ``modules`` are
-    the attention modules of the model by name."""
+    """Return a pair: the layers that the caller named, or ``None``; and a dict from the name of
+    each module to attach to its source. ``along`` and ``layers`` are the arguments of
+    :func:`attach`. ``modules`` contains the attention modules of the model by name."""
     if isinstance(along, Mapping):
         if layers is not None:
             raise ValueError("'layers' must be None if 'along' is a mapping, whose keys already "
@@ -348,8 +349,8 @@ def _without(name: str, module: nn.Module, heads: Sequence[int] | None,
 
 
 def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> None:
-    """Detach the given heads of the module ``name``, as far as they are attached, so that they can
-    be attached again. All heads are detached if ``heads`` is ``None``."""
+    """Detach those of the given heads of the module ``name`` that are attached, so that
+    :func:`attach` accepts these heads again. If ``heads`` is ``None``, detach all heads."""
     if not attends(module):
         return
     has = module.graph_attachment.heads
@@ -365,8 +366,8 @@ def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> Non
 
 def switch(module: nn.Module, attachment: Attachment, source: GraphSource | None = None,
             logit: nn.Parameter | None = None) -> None:
-    """Replace the attachment of a module, its source, and ``logit``, the parameter of its learned
-    teleport. The hooks of the old attachment are replaced too."""
+    """Replace the attachment of a module with its hooks, its source, and ``logit``, the parameter
+    of its learned teleport. Without ``source`` or ``logit``, the module has none afterwards."""
     _remove_hooks(module)
     for name, value in (('graph_source', source), ('graph_teleport_logit', logit)):
         if hasattr(module, name):
@@ -398,8 +399,9 @@ def _use_graphs(model: nn.Module) -> None:
 
 
 def forget(model: nn.Module) -> None:
-    """Restore the original attention of all modules of a model. Outer modules come first, because
-    their configs set those of inner modules."""
+    """Restore the original attention of all modules of a model, and remove their sources. Outer
+    modules come first, because a change of their config also changes the configs of inner
+    modules."""
     for module in model.modules():
         if hasattr(module, 'graph_attachment'):
             switch(module, replace(module.graph_attachment, attends=False))

@@ -25,15 +25,17 @@ BLOCK = 2**20  # weights at once
 
 def run_all(model: nn.Module, modules: dict[str, nn.Module], batches: Iterable[Any],
             watching: Attending, ids: Tensor) -> None:
-    """Run an attached model on all batches, with ``watching`` in place of the attention of its
-    attached modules.
+    """Run an attached model on all batches. In its attached modules, ``watching`` computes the
+    attention and measures the weights.
 
     Args:
-        model (Module): The model. Its attachments change, so call it inside :func:`kept`.
+        model (Module): The model. Its attachments change, so call this function inside
+            :func:`kept`.
         modules (dict): Attention modules of the model by name.
-        batches (iterable): Arguments of the model by name, or ``input_ids``.
+        batches (iterable): Inputs of the model: dicts of its arguments, or Tensors of
+            ``input_ids``.
         watching (Attending): Computes the attention and measures its weights.
-        ids (Tensor): Ids of special tokens, int64 ``[num_ids]``.
+        ids (Tensor): Ids of the tokens that count as special, int64 ``[num_ids]``.
     """
     for name, module in modules.items():
         if attends(module):
@@ -60,15 +62,15 @@ def _run(model: nn.Module, batch: Any, watching: Attending, ids: Tensor) -> None
 @dataclass
 class Attending(ABC):
     """Base class of attention that measures its own weights, sequence by sequence. A subclass
-    computes the output of a sequence in :meth:`_see`, from the weights of a few queries at a time.
+    defines :meth:`_see`, which measures the weights of one sequence and returns its output.
 
     Args:
-        is_special (tuple of Tensor): Which tokens of the current batch are special, bool
-            ``[batch, length]`` or ``None``: tokens of the encoder or only stack, and tokens of the
-            decoder.
+        is_special (tuple of Tensor): Which tokens of the current batch are special: a bool Tensor
+            ``[batch, length]`` for ``input_ids``, and one for ``decoder_input_ids``. ``None`` in
+            place of a Tensor if the batch lacks these ids.
         is_first (bool): Whether no module has attended in the current batch yet.
-        lengths (list of int): Number of tokens of each sequence so far, as the first module sees
-            them.
+        lengths (list of int): Number of tokens of each sequence so far, counted in the first module
+            that attends in each batch.
     """
 
     is_special: tuple[Tensor | None, ...] = field(default=(None, None), kw_only=True)
@@ -76,13 +78,13 @@ class Attending(ABC):
     lengths: list[int] = field(default_factory=list, kw_only=True)
 
     def begin(self, *is_special: Tensor | None) -> None:
-        """Begin a batch. The arguments become the attribute ``is_special``."""
+        """Begin a batch, whose special tokens are given as for the attribute ``is_special``."""
         self.is_special, self.is_first = is_special, True
 
     def attend(self, name: str, query: Tensor, key: Tensor, value: Tensor, tokens: PaddedTokens,
                rules: PairRules, *, scale: float | None, softcap: float | None,
                sink: Tensor | None) -> Tensor:
-        """Return the output of a call of an attention module, and measure its weights.
+        """Return the output of one call of an attention module, and measure its weights.
 
         Args:
             name (str): Name of the module.
@@ -93,7 +95,7 @@ class Attending(ABC):
             Tensor ``[batch, num_queries, heads, value_channels]``, 0 for padding.
 
         Raises:
-            ValueError: The keys are not the tokens of the queries.
+            ValueError: The queries and the keys are not the same tokens, as with a cache.
         """
         if not tokens.is_square:
             raise ValueError("'batches' must contain whole sequences (got keys that are not the "
@@ -139,15 +141,15 @@ class Attending(ABC):
 
 @dataclass
 class OneSequence:
-    """Queries and keys of one sequence in an attention module, and all that its attention weights
-    depend on.
+    """Queries and keys of one sequence in an attention module, and everything else that determines
+    its attention weights.
 
     Args:
         query (Tensor): ``[heads, length, channels]``.
         key (Tensor): Shaped like ``query``.
         scale (float): Factor of the dot products.
-        row (Tensor): Index of the sequence's row in the padded batch, once for each token, int64
-            ``[length]``.
+        row (Tensor): The row of the padded batch that contains the sequence: the same number for
+            each token, int64 ``[length]``.
         slot (Tensor): Position of each token in this row, int64 ``[length]``.
         rules (PairRules): Which query may attend to which key, and biases of logits.
         batch (int): Number of rows of the padded batch.
@@ -166,8 +168,9 @@ class OneSequence:
     sink: Tensor | None
 
     def blocks(self) -> Iterator[Tensor]:
-        """Return an iterator over all queries, as int64 indices ``[rows]`` of a few consecutive
-        queries at a time: about 2^20 attention weights of all heads."""
+        """Return an iterator over all queries, a few consecutive ones at a time, as int64 indices
+        ``[rows]``. The attention weights of such a block are at most 2^20 for all heads together,
+        unless a single query has more."""
         heads, length, _ = self.query.shape
         return iter(torch.arange(length, device=self.query.device).split(
             max(1, BLOCK // (length * heads))))
@@ -202,9 +205,9 @@ class OneSequence:
         return weight.masked_fill_(logit == -math.inf, 0)
 
     def _terms(self, rows: Tensor, heads: slice) -> Iterator[Tensor]:
-        """Yield the masks and biases of the logits of the queries ``rows``,
-        ``[heads or 1, rows, length]``. A bool mask is ``True`` where a query may attend to a key; a
-        floating bias is added to logits."""
+        """Yield the masks and biases that apply to the logits of the queries ``rows``, each
+        ``[heads or 1, rows, length]``. A bool mask is ``True`` where a query may attend to a key. A
+        floating bias is added to the logits."""
         query, key = torch.broadcast_tensors(self.slot[rows, None], self.slot)
         if self.rules.causal:
             yield (key <= query).unsqueeze(0)

@@ -76,15 +76,15 @@ def _arguments(kind: type[nn.Module]) -> list[str]:
 
 def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
     """Return whether a call is cross-attention. It is if the keys come from other hidden states
-    than the queries, or if their number differs from that of the queries without a cache or mask
-    that explains it."""
+    than the queries. It also is if there are not as many keys as queries, and neither a cache nor a
+    mask that the model has built explains this."""
     is_told = attachment.has_cache or isinstance(mask, LazyMask)
     return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
 
 
 def noticing_tokens(model: nn.Module) -> Hook:
-    """Return a forward pre-hook for ``model``. While a compiler traces a call, it records in
-    ``CALL`` whether the arguments contain only tokens and padding, so that the masks of the model
+    """Return a forward pre-hook for ``model``. While a compiler traces a call, the hook records in
+    ``CALL`` whether the arguments contain only tokens and padding. If so, the masks of the model
     exclude only padding and later keys."""
     kind = type(model)
     return partial(_notice_tokens, None if _has_own_masks(kind) else _arguments(kind))
@@ -254,8 +254,8 @@ def _warn_of_cross(kind: str) -> None:
 
 
 def _as_autocast(x: Tensor) -> Tensor:
-    """Return ``x`` in the dtype that SDPA would have under autocast, because rotary embeddings
-    change the dtype of queries and keys."""
+    """Return ``x`` in the dtype that autocast gives to the inputs of SDPA, or ``x`` itself without
+    autocast. Queries and keys may have another dtype, because rotary embeddings change it."""
     return x.to(torch.get_autocast_dtype(x.device.type)) if is_autocast(x) else x
 
 
@@ -291,8 +291,8 @@ def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | No
 
 def _check_part(module: nn.Module, is_cross: bool, position_bias: Tensor | None,
                 indices: Tensor | None, options: dict[str, Any]) -> None:
-    """Raise a ``ValueError`` if a call in sequence parallelism has an argument that needs all
-    tokens of the batch in one process, such as ``position_bias``."""
+    """Raise a ``ValueError`` if a call has an argument that sequence parallelism does not support,
+    such as ``position_bias``, because no process has all tokens of the batch."""
     refused = {'encoder_hidden_states': is_cross or None, 'position_bias': position_bias,
                'indices': indices, 'sliding_window': options.get('sliding_window'),
                'output_attentions': options.get('output_attentions') or None}
@@ -303,9 +303,9 @@ def _check_part(module: nn.Module, is_cross: bool, position_bias: Tensor | None,
 
 
 def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -> bool:
-    """Return whether the attention of ``module`` is causal. The attribute ``module.is_causal``
-    decides if the argument is omitted. It also decides for ``False`` beside a mask, because modules
-    that get a mask always pass ``False``."""
+    """Return whether the attention of ``module`` is causal. The argument ``is_causal`` decides if
+    it is ``True``, or if it is ``False`` and there is no mask. Otherwise the attribute
+    ``module.is_causal`` decides, because modules that get a mask always pass ``False``."""
     if is_causal is None or mask is not None and not is_causal:
         return getattr(module, 'is_causal', is_causal is None)
     return is_causal
@@ -313,16 +313,17 @@ def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -
 
 def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
            is_cross: bool) -> Tensor:
-    """Return the mask that the model means: ``mask``, or the mask that the model implies if it
-    passes none, or if ``mask`` lacks the keys of a prefix or is left to the module."""
+    """Return the mask that applies to a call. It is ``mask``, unless the model passes none, the
+    module decides in its place (:func:`_is_left_to_module`), or it lacks the keys of a prefix
+    (:func:`_lacks_prefix`). Then it is the result of :func:`_unmasked`."""
     if mask is None or _lacks_prefix(mask, key) or _is_left_to_module(mask, is_causal):
         return _unmasked(query, key, is_causal, is_cross)
     return mask.for_queries(query.size(2)) if isinstance(mask, LazyMask) else mask
 
 
 def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:
-    """Return the mask that a model implies if it passes none: no padding, and causal from the first
-    key on unless there is only one query."""
+    """Return the mask that a model implies if it passes none. It has no padding. It is causal from
+    the first key on if ``is_causal`` is set, except for a single query and cross-attention."""
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
     is_causal &= num_queries > 1 and not is_cross
@@ -333,16 +334,17 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> La
 
 
 def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
-    """Return whether transformers would pass no mask to its own SDPA, because the mask says only
-    whether attention is causal and the module knows this itself."""
+    """Return whether ``is_causal`` decides although the mask contradicts it. It does if
+    transformers would pass no mask to its own SDPA, because the mask says only whether attention is
+    causal."""
     return (isinstance(mask, LazyMask) and mask.implementation == 'sdpa'
             and mask.is_bidirectional == is_causal and mask.padding() is None
             and mask.made_for('sdpa') is None)
 
 
 def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
-    """Return whether the mask of an encoder without padding leaves out keys before the first token,
-    as in prefix tuning."""
+    """Return whether a mask without padding and causality has fewer keys than ``key``, as in prefix
+    tuning of an encoder, where more keys come before the first token."""
     return (isinstance(mask, LazyMask) and mask.is_bidirectional and mask.size(3) < key.size(2)
             and mask.how.get('attention_mask') is None)
 
@@ -391,14 +393,16 @@ def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
 
 
 def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
-    """Return which keys are tokens, and whether a mask also changes the logits of tokens.
+    """Return which keys a mask marks as tokens, and whether it also has biases for the logits of
+    tokens.
 
     Args:
         mask (Tensor): Mask of the keys ``[batch, num_keys]``, bool (``True`` = attend) or floating
             (added to logits).
 
     Returns:
-        A pair: bool Tensor ``[batch, num_keys]``, or ``None`` if all keys are tokens; and a bool.
+        A pair: bool Tensor ``[batch, num_keys]``, ``True`` at tokens, or ``None`` if all keys are
+        tokens; and a bool.
     """
     is_token = mask if mask.dtype == torch.bool else ~(mask < PADDING_BELOW)
     says_more = mask.dtype != torch.bool and (mask.requires_grad or bool(mask[is_token].any()))
@@ -406,9 +410,10 @@ def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
 
 
 def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool) -> None:
-    """Raise a ``ValueError`` unless the mask marks each key as token or padding. Keys that a cache
-    has not filled yet count as padding. ``same_tokens`` says whether the keys are the tokens of the
-    queries, perhaps after a cache."""
+    """Raise a ``ValueError`` unless ``mask`` has the queries and keys of a call. If it has padding,
+    it must mark each key as token or padding, except for keys that a cache has not filled yet.
+    ``same_tokens`` says whether the queries and the keys are the same tokens, perhaps after a
+    cache."""
     is_token, lengths = mask.how.get('attention_mask'), (query.size(2), key.size(2))
     if is_token is None and mask.shape[2:] != lengths:
         raise ValueError(f"the mask that the model builds must have {lengths[0]} queries and "

@@ -144,9 +144,9 @@ def _kind_along_graph(kind: type) -> type:
 
 
 class _InPlaceOfSdpa(TorchFunctionMode):
-    """Context in which a call of torch's ``scaled_dot_product_attention`` becomes a call of
-    ``attend`` if its queries and its keys are all tokens of an attention module. Other calls, such
-    as cross-attention, do not change.
+    """Context that calls ``attend`` in place of torch's ``scaled_dot_product_attention``. A call is
+    replaced only if it has ``own + others`` queries and as many keys, which are all tokens of an
+    attention module. Other calls, such as cross-attention, do not change.
 
     Args:
         attend (Callable): Function with the arguments of ``scaled_dot_product_attention``.

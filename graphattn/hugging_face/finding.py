@@ -56,12 +56,14 @@ class Finding(Attending):
 
 
 class _LayerSums:
-    """Collectors of one layer, for inputs with an even index and for inputs with an odd index.
+    """Sums of the attention weights of one layer, from which the edges of each head are chosen.
+    There are separate sums for inputs with an even index and for inputs with an odd index.
 
     Args:
-        candidates (sequence): Patterns, own edges and clusters that a fit chooses from.
-        centroids (sequence of dict): Centroids by number of clusters: those found on even inputs,
-            on odd inputs, and on all inputs. Empty if no candidate has clusters.
+        candidates (sequence): Patterns and other edges that a fit chooses from.
+        centroids (sequence of dict): Three dicts from the number of clusters to the centroids:
+            those found on even inputs, on odd inputs, and on all inputs. Empty if no candidate has
+            clusters.
     """
 
     def __init__(self, candidates: Sequence[Candidate], centroids: Sequence[dict[int, Centroids]]):
@@ -81,7 +83,7 @@ class _LayerSums:
     def edges(self, positions: int) -> tuple[OwnEdges, OwnEdges, OwnEdges]:
         """Return the edges that were found on inputs with an even index, on inputs with an odd
         index, and on all inputs. If there is only one input, the edges of even inputs replace those
-        of odd ones. ``positions`` is the least number of positions to list own keys for."""
+        of odd ones. The edges list the keys of at least ``positions`` positions."""
         even, odd = self.own
         length = max(even.length, odd.length, positions)
         of_even = even.edges(length)
@@ -96,16 +98,19 @@ class _LayerSums:
 
 def find(names: Sequence[str], candidates: Sequence[Candidate], run: Callable[[Finding], None],
          positions: int, seed: int) -> dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]]:
-    """Return, for each layer name, the edges that its heads choose for themselves, as a triple:
-    edges to measure on inputs with an even index, which were found on odd ones; edges to measure on
-    inputs with an odd index, which were found on even ones; and edges found on all inputs.
+    """Find the edges on which the heads of a model have the most attention weight.
 
     Args:
         names (sequence of str): Names of the layers.
-        candidates (sequence): Patterns, own edges and clusters that a fit chooses from.
+        candidates (sequence): Patterns and other edges that a fit chooses from.
         run (Callable): Function that runs the model on all inputs with the given attention.
-        positions (int): Least number of positions to list own keys for.
+        positions (int): The edges list the keys of at least so many positions.
         seed (int): Seed of the centroids of clusters.
+
+    Returns:
+        dict: For each layer name, three objects with the edges of its heads: those to measure on
+        inputs with an even index, found on odd ones; those to measure on inputs with an odd index,
+        found on even ones; and those found on all inputs.
     """
     centroids = _find_centroids(names, counts_of(candidates), run, seed)
     layers = {name: _LayerSums(candidates, centroids.get(name, ())) for name in names}

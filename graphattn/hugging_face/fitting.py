@@ -32,10 +32,10 @@ class Fit:
         layer (ndarray): Index in ``layers`` of each head's module, int64 ``[heads]``.
         patterns (tuple of str): The expression of each head's pattern, or the name of its clusters,
             such as ``'8 keys of 32 clusters'``.
-        share (ndarray): Fraction of the head's attention weight that lies on these edges,
-            ``[heads]``; NaN if it was not measured.
-        error (ndarray): Squared error of the head's output along these edges, relative to the
-            squared norm of its dense output, ``[heads]``; NaN if it was not measured.
+        share (ndarray): Fraction of each head's attention weight that lies on the edges of its
+            pattern, ``[heads]``; NaN if it was not measured.
+        error (ndarray): Squared error of each head's output along its pattern, relative to the
+            squared norm of its output with full attention, ``[heads]``; NaN if it was not measured.
         density (ndarray): Fraction of the (query, key) pairs allowed by the model's masks that are
             edges, ``[heads]``.
         clusters (dict): The clusters of the heads that attend along clusters, by row.

@@ -21,8 +21,8 @@ __all__ = ['check_head_numbers', 'source_of_heads', 'without_heads']
 
 
 def check_head_numbers(heads: Sequence[int], name: str, module: nn.Module) -> tuple[int, ...]:
-    """Return the given numbers of heads of a module as a tuple, or raise an error if a number is
-    invalid."""
+    """Return ``heads``, some numbers of heads of a module, as a tuple. Raise an error if a number
+    is out of range or occurs twice, or if there are none."""
     if isinstance(heads, str) or not isinstance(heads, Sequence):
         raise TypeError(f"'heads' must be a sequence of ints, such as [0, 2] (got "
                         f"{type(heads).__name__})")

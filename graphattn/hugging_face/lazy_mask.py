@@ -21,14 +21,14 @@ _COPIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default,
 
 
 class LazyMask(Tensor):
-    """A mask that stores the arguments from which transformers builds a mask, instead of its
-    values.
+    """A mask of transformers whose values are computed only if they are read. It stores the
+    arguments from which transformers builds the mask.
 
     Graph attention evaluates the mask on edges only. If other code reads the mask, such as
     attention that is not attached, the values ``[batch, 1, query, key]`` are computed. They are the
     values that the model's previous implementation of attention would get: bool for ``'sdpa'``, or
-    floating and added to logits for ``'eager'``. Copies and masks on another device stay lazy,
-    because the values alone do not distinguish padding from other masking.
+    floating and added to logits for ``'eager'``. A copy, also on another device, still has no
+    values, because values alone do not distinguish padding from other masking.
 
     Args:
         batch_size, q_length, kv_length, q_offset, kv_offset (int): Sizes of the mask, and positions
@@ -75,7 +75,7 @@ class LazyMask(Tensor):
             Tensor, lambda x: x.to(device), self.how) | {'device': device})
 
     def for_queries(self, num_queries: int) -> LazyMask:
-        """Return this mask with ``num_queries`` queries if it has one query and only excludes
+        """Return this mask for ``num_queries`` queries, if it has one query and excludes only
         padding. Return any other mask unchanged."""
         if not self.is_bidirectional or self.size(2) != 1 != num_queries:
             return self
@@ -102,15 +102,17 @@ class LazyMask(Tensor):
         return self.made[name]
 
     def tokens(self, same_tokens: bool) -> PaddedTokens:
-        """Return which positions of the padded batch contain tokens. ``same_tokens`` says whether
-        the query and the key at a position are the same token. The result is computed once."""
+        """Return where the queries and keys of the padded batch have tokens instead of padding.
+        ``same_tokens`` says whether the query and the key at a position are the same token. The
+        result is computed once."""
         name = f'tokens {same_tokens}'
         if name not in self.made:
             self.made[name] = self._tokens(same_tokens, self.padding())
         return self.made[name]
 
     def slots(self) -> PaddedTokens:
-        """Return all positions of the padded batch, as if each contained a token."""
+        """Return where the queries and keys of the padded batch have tokens, as if there were no
+        padding."""
         return self._tokens(False, None)
 
     def _tokens(self, same_tokens: bool, is_token: Tensor | None) -> PaddedTokens:
@@ -184,18 +186,18 @@ CALL = Call()
 
 
 def lazy_mask(**how: Any) -> LazyMask | None:
-    """Return a mask that stores the given arguments. Transformers calls this function in place of
-    its own functions that build masks.
+    """Return a :class:`LazyMask` with the given arguments. Transformers calls this function in
+    place of its own functions that build masks.
 
-    In compiled code, the result is ``None`` if the mask says only whether attention is causal, as
-    with transformers' masks for SDPA. Any other mask is a graph break.
+    In compiled code, return ``None`` if the mask says only whether attention is causal, as
+    transformers does for SDPA. Any other mask causes a graph break.
     """
     return None if torch.compiler.is_compiling() and _is_implied(how) else _made_lazily(**how)
 
 
 def _is_implied(how: dict[str, Any]) -> bool:
-    """Return whether the mask with the arguments ``how`` says only whether attention is causal,
-    which the attention module itself knows."""
+    """Return whether compiled code needs no mask, because the mask with the arguments ``how`` says
+    only whether attention is causal. The attention module itself knows this."""
     from transformers.masking_utils import bidirectional_mask_function
     if how.get('attention_mask') is not None or how.get('use_vmap', False):
         return False

@@ -71,9 +71,9 @@ def own_configs(model: PreTrainedModel) -> None:
 
 
 def implementations(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return a dict with the implementation of attention of a config under ``''``, and such a dict
-    for each nested config under its name. The setter ``config._attn_implementation`` accepts this
-    form."""
+    """Return the names of the implementations of attention in a config, such as ``'sdpa'``. The key
+    ``''`` has that of the config itself, and the name of each nested config has such a dict again.
+    The setter ``config._attn_implementation`` accepts this form."""
     inner = {name: getattr(config, name, None) for name in config.sub_configs}
     return {'': config._attn_implementation, **{
         name: implementations(part) for name, part in inner.items() if part is not None}}
@@ -85,8 +85,8 @@ def along_graphs(before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _looks_cross(name: str, module: nn.Module) -> bool:
-    """Return whether a module is probably cross-attention, judging by its name. Only a call can
-    show it with certainty."""
+    """Return whether a module is probably cross-attention, judging by its name, its class and its
+    attribute ``is_cross_attention``. Only a call can show it with certainty."""
     return bool(getattr(module, 'is_cross_attention', False)
                 or _LOOKS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
                 or 'crossattention' in name)
@@ -104,7 +104,8 @@ def warn_of_rest(model: PreTrainedModel, modules: dict[str, nn.Module], num_cros
 
 
 def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -> list[str]:
-    """Return the names of attention classes that do not use transformers' AttentionInterface."""
+    """Return the names of attention classes that do not use transformers' AttentionInterface.
+    ``modules`` has the modules that use it."""
     around = {part for name in modules for part in accumulate(name.split('.'), '{}.{}'.format)}
     kinds = {type(module).__name__ for name, module in model.named_modules()
              if name not in around and modules.keys().isdisjoint(

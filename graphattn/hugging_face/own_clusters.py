@@ -28,18 +28,19 @@ Centroids = tuple[Tensor, Tensor]  # of queries and of keys, [heads, clusters, c
 
 
 class LayerClusters(NamedTuple):
-    """Clusters of queries and of keys for all heads of a layer, and the order in which pairs of
-    clusters become edges.
+    """Clusters of the queries and of the keys of each head of a layer, and the order in which pairs
+    of clusters are joined.
 
-    Two clusters are joined if the queries of one attend to the keys of the other. Pairs are joined
-    in descending order of their mean attention weight for each pair of tokens.
+    If a cluster of queries is joined with a cluster of keys, all queries of the one attend to all
+    keys of the other. Pairs are joined in descending order of their mean attention weight for each
+    pair of tokens.
 
     Args:
         query (Tensor): Centroids of queries, ``[heads, clusters, channels]``.
         key (Tensor): Centroids of keys, shaped like ``query``.
-        edges (Tensor): Mean number of keys of a query, itself included, if each pair of clusters
-            and all pairs before it are joined; infinite for pairs without weight. ``[heads,
-            clusters of queries, clusters of keys]``.
+        edges (Tensor): For each pair of clusters, the mean number of keys of a query, itself
+            included, once this pair and all pairs before it are joined; infinite for pairs without
+            weight. ``[heads, clusters of queries, clusters of keys]``.
     """
 
     query: Tensor
@@ -53,7 +54,7 @@ class LayerClusters(NamedTuple):
 
 
 class InputClusters(NamedTuple):
-    """Cluster of each query and of each key of one input.
+    """The cluster of each query and of each key of one input, in all heads of a layer.
 
     Args:
         edges (Tensor): As in :class:`LayerClusters`.
@@ -66,12 +67,12 @@ class InputClusters(NamedTuple):
     of_key: Tensor
 
     def mask(self, keys: int, rows: Tensor) -> Tensor:
-        """Return whether some queries attend to each key, bool ``[heads, rows, length]``. A query
-        also attends to itself.
+        """Return whether each of the queries ``rows`` attends to each key, bool
+        ``[heads, rows, length]``. It attends to the keys whose cluster is joined with its own, and
+        to itself.
 
         Args:
-            keys (int): Mean number of keys of a query. Pairs of clusters are joined up to this
-                number.
+            keys (int): Mean number of keys of a query, up to which pairs of clusters are joined.
             rows (Tensor): Indices of the queries, int64 ``[rows]``.
         """
         of_query, of_key = self.of_query[:, rows, None], self.of_key[:, None]
@@ -98,8 +99,8 @@ def counts_of(candidates: Sequence[Any]) -> tuple[int, ...]:
 
 
 class ClusterPoints:
-    """Random sample of the queries and keys of a layer, from at most 4,096 tokens of all inputs, in
-    which k-means finds clusters.
+    """Random sample of the queries and keys of a layer, in which k-means finds clusters. It has at
+    most 4,096 tokens of the inputs that are added by :meth:`begin`.
 
     Args:
         counts (sequence of int): Numbers of clusters. For each number, such as 32, k-means groups
@@ -131,8 +132,8 @@ class ClusterPoints:
         """Do nothing, because centroids do not depend on attention weights."""
 
     def centroids(self, other: ClusterPoints | None = None) -> dict[int, Centroids]:
-        """Return, for each number of clusters, the centroids of queries and the centroids of keys
-        in this sample, joined with the sample ``other`` if it is given."""
+        """Return a dict from each number of clusters to a pair: the centroids of queries and those
+        of keys in this sample. If ``other`` is given, they are found in both samples together."""
         points = self.points if other is None or other.is_empty else [
             torch.cat(pair, dim=1) for pair in zip(self.points, other.points)]
         return {count: tuple(k_means(each, count, self.seed) for each in points)
@@ -179,7 +180,8 @@ class ClusterSums:
         self.num_rows += len(rows)
 
     def clusters(self) -> dict[int, LayerClusters]:
-        """Return, for each number of clusters, the clusters and the order of their pairs."""
+        """Return a dict from each number of clusters to the clusters and the order in which pairs
+        of them are joined."""
         return {count: LayerClusters(*centroids, self._edges(count))
                 for count, centroids in self.centroids.items()}
 
@@ -192,11 +194,11 @@ class ClusterSums:
 
 
 def k_means(points: Tensor, count: int, seed: int) -> Tensor:
-    """Return the centroids that k-means finds, for each batch separately.
+    """Return the centroids that k-means finds in each set of points of a batch.
 
     Args:
         points (Tensor): ``[batch, points, channels]``.
-        count (int): Number of centroids.
+        count (int): Number of centroids of each set.
         seed (int): Seed of the initial centroids.
 
     Returns:
@@ -245,8 +247,8 @@ def join_clusters(layers: Sequence[Mapping[int, LayerClusters]],
     ``cluster_query``, ``cluster_key`` and ``cluster_edges`` of a :class:`Profile`.
 
     Args:
-        layers (sequence of dict): Clusters of each layer by their number; empty if no candidate has
-            clusters.
+        layers (sequence of dict): For each layer, a dict from each number of clusters to the
+            clusters; empty if no candidate has clusters.
         num_heads (sequence of int): Number of heads of each layer.
     """
     counts = [*layers[0]] if layers else []
@@ -289,7 +291,8 @@ def head_clusters(name: ClusterKeys, values: Mapping[str, np.ndarray], row: int)
     """Return the clusters of one head, read from the fields of a profile.
 
     Args:
-        name (ClusterKeys): Numbers of keys and clusters to choose.
+        name (ClusterKeys): How many clusters the head has, and how many keys a query has in the
+            mean.
         values (dict): Fields of the profile by name.
         row (int): Index of the head among the heads of all layers.
     """

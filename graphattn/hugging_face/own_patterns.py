@@ -39,13 +39,14 @@ _OWN = re.compile(r'\s*(\d+) own (keys|offsets)\s*(?:\|(.*))?')
 
 
 class Own(NamedTuple):
-    """Edges that :func:`graphattn.hugging_face.fit` can choose, different in each head: the keys,
-    or the offsets from query to key, that have the largest attention weights in the head.
+    """Description of edges that are found for each head separately: the keys, or the offsets from
+    query to key, that have the largest attention weights in the head.
+    :func:`graphattn.hugging_face.fit` can choose them.
 
     Args:
         count (int): Number of keys of a query, itself included.
-        kind (str): ``'keys'``, which each position of a sequence chooses, or ``'offsets'``, which
-            are the same at all positions.
+        kind (str): ``'keys'`` if each position of a sequence has its own keys; ``'offsets'`` if all
+            positions have the same offsets.
         beside (Pattern, optional): Further edges, the same in all heads.
     """
 
@@ -62,8 +63,8 @@ Candidate = Pattern | Own | ClusterKeys
 
 
 def candidate(given: Pattern | str) -> Candidate:
-    """Return the candidate that a pattern or a text describes. A fit chooses one of several
-    candidates for each head.
+    """Convert ``given`` to a candidate: a pattern, or another description of edges, that a fit can
+    choose for a head.
 
     Args:
         given (Pattern or str): A pattern, its expression, or a text such as ``'8 own keys'``,
@@ -86,8 +87,8 @@ def candidate(given: Pattern | str) -> Candidate:
 
 
 def is_found(given: Candidate) -> bool:
-    """Return whether the edges of a candidate are found in attention weights, so that they differ
-    between heads. The edges of a pattern do not."""
+    """Return whether a candidate, such as ``'8 own keys'``, stands for edges that are found in the
+    attention weights of each head. A pattern has the same edges in all heads."""
     return not isinstance(given, Pattern)
 
 
@@ -100,8 +101,8 @@ class OwnEdges:
             largest weights in descending order; -1 for none. int64 ``[heads, tokens, keys]``.
         offsets (Tensor): Offsets from a query to its keys: first 0, then those with the largest
             weights in descending order; again 0 for none. int64 ``[heads, offsets]``.
-        clusters (dict): Clusters by their number: :class:`LayerClusters`, or :class:`InputClusters`
-            in a result of :meth:`on`.
+        clusters (dict): For each number of clusters, such as 32, a :class:`LayerClusters`, or an
+            :class:`InputClusters` in a result of :meth:`on`.
     """
 
     keys: Tensor
@@ -109,14 +110,14 @@ class OwnEdges:
     clusters: Mapping[int, LayerClusters | InputClusters] = field(default_factory=dict)
 
     def on(self, query: Tensor, key: Tensor) -> OwnEdges:
-        """Return the edges for one input, in which clusters are those of its tokens. ``query`` and
+        """Return the edges for one input, after assigning its tokens to the clusters. ``query`` and
         ``key`` are ``[heads, length, channels]``."""
         return replace(self, clusters={count: clusters.on(query, key)
                                        for count, clusters in self.clusters.items()})
 
     def mask(self, own: Own | ClusterKeys, rows: Tensor, length: int) -> Tensor:
-        """Return whether some queries attend to each key, bool ``[heads, rows, length]``, without
-        the edges of ``own.beside``.
+        """Return whether each of the queries ``rows`` attends to each key along a candidate, bool
+        ``[heads, rows, length]``. The edges of ``own.beside`` do not count.
 
         Args:
             own (Own or ClusterKeys): The candidate.
@@ -135,10 +136,11 @@ class OwnEdges:
 
 
 def pattern_of(given: str, fields: Mapping[str, np.ndarray], row: int) -> Pattern | HeadClusters:
-    """Return the pattern or the clusters that a candidate is in one head.
+    """Return the pattern that a candidate stands for in one head, or the clusters if it has
+    clusters.
 
     Args:
-        given (str): The candidate, as :func:`candidate` reads it.
+        given (str): The candidate, such as ``'8 own keys'``, as :func:`candidate` reads it.
         fields (dict): Fields of a profile by name, with the edges that were found.
         row (int): Index of the head among the heads of all layers.
     """
@@ -180,9 +182,9 @@ class OwnSums:
     """Sums of the attention weights of a layer, for each pair of positions and for each offset
     between positions.
 
-    Memory is linear in the length of inputs, because only the largest sums of a query are kept:
-    four times as many as candidates have keys, and at least 64. A key that drops out loses its sum,
-    so the sums of a query are exact if no more keys than this have weight.
+    Memory is linear in the length of inputs, because each query keeps only its largest sums: four
+    times as many as candidates have keys, and at least 64. A key that drops out loses its sum. So
+    the sums of a query are exact if it has weight on no more keys than are kept.
 
     Args:
         candidates (sequence): Candidates of a fit, which say how many keys and offsets are needed.
@@ -268,8 +270,9 @@ class OwnSums:
         return total.scatter_add_(2, key.masked_fill(key < 0, length), self.sum[:, rows])[..., :-1]
 
     def edges(self, length: int) -> OwnEdges:
-        """Return the keys and offsets with the largest sums, with keys for at least ``length``
-        positions. Positions that no input has get the keys before them."""
+        """Return the keys and offsets with the largest sums. Keys are listed for at least
+        ``length`` positions. At positions that no input has, they are the keys just before the
+        position."""
         heads = len(self.by_offset)
         return OwnEdges(self._keys(length) if self.num_keys else torch.empty(heads, 0, 0),
                         self._offsets() if self.num_offsets else torch.empty(heads, 0))

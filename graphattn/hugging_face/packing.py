@@ -71,9 +71,9 @@ def _between(pointers: dict[str, Tensor], mask: Tensor, query: Tensor,
 
 
 def _between_starts(position_ids: Tensor) -> tuple[int, ...] | None:
-    """Return the lengths of sequences that begin where ``position_ids`` ``[batch, length]`` begin
-    again, for all rows one after the other. Return ``None`` if no row has several sequences, or if
-    the position ids do not count up in each sequence."""
+    """Return the lengths of all sequences, row by row, if a sequence begins wherever
+    ``position_ids`` ``[batch, length]`` begin again. Return ``None`` if no row has several
+    sequences, or if the position ids do not count up in each sequence."""
     is_start = position_ids == position_ids[:, :1]
     counts_up = is_start[:, 1:] | (position_ids.diff(dim=1) == 1)
     if not bool(counts_up.all()) or int(is_start.sum()) in (len(is_start), is_start.numel()):
@@ -83,8 +83,8 @@ def _between_starts(position_ids: Tensor) -> tuple[int, ...] | None:
 
 
 def check_not_packed(options: dict[str, Any], why: str) -> None:
-    """Raise a ``ValueError`` if ``options`` contain ``cu_seq_lens_q`` or ``cu_seq_lens_k``. ``why``
-    completes the message "must be None ..."."""
+    """Raise a ``ValueError`` if ``options`` contain ``cu_seq_lens_q`` or ``cu_seq_lens_k``, which
+    mark packed sequences. ``why`` completes the message "must be None ..."."""
     for name in POINTERS:
         if options.get(name) is not None:
             raise ValueError(f"{name!r} must be None {why}; pad the sequences instead, and pass an "

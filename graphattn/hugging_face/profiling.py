@@ -174,8 +174,8 @@ class Profile:
                 for row, layer in enumerate(self.layer)]
 
     def pattern(self, row: int, number: int) -> Pattern | HeadClusters:
-        """Return the pattern or the clusters that the pattern ``number`` of :attr:`patterns` is in
-        the head with index ``row``."""
+        """Return the pattern, or the clusters, that ``patterns[number]`` stands for in the head
+        with index ``row``. A text such as ``'8 own keys'`` stands for other edges in each head."""
         return pattern_of(self.patterns[number], vars(self), row)
 
     def among(self, patterns: Sequence[str]) -> Profile:
@@ -265,9 +265,9 @@ def profile(
 ) -> Profile:
     """Measure how each head of the self-attention of a model attends, over several inputs.
 
-    The model runs in evaluation mode, without its head and with full attention. Its masks apply,
-    and padding is left out. The weights of a few queries are in memory at a time, so memory is
-    linear in the length.
+    The model runs in evaluation mode with full attention; the head that computes its logits is left
+    out. Its masks apply, and padding does not count. The weights of a few queries are in memory at
+    a time, so memory is linear in the length.
 
     ``patterns`` are what :func:`graphattn.hugging_face.fit` chooses from. Apart from patterns,
     these texts name edges that are found for each head in the inputs:
@@ -291,8 +291,8 @@ def profile(
         patterns (sequence of Pattern or str): Patterns, their expressions, or texts as above; by
             default windows of many sizes, with and without the first token.
             ``profiling.CANDIDATES`` has these and others by name.
-        positions (int): Least number of positions to list own keys for. Positions that no input has
-            get the keys before them.
+        positions (int): Own keys are listed for at least so many positions. At positions that no
+            input has, they are the keys just before the position.
         sample (int): Number of queries of each sequence, drawn at random, for the measurements that
             take more time; all queries of shorter sequences.
         seed (int): Seed of this sample, and of clusters.
@@ -380,7 +380,8 @@ class _Watching(Attending):
     """Attention that measures its weights for a :class:`Profile`.
 
     Args:
-        sample (int): Number of queries of each sequence for the measurements that take more time.
+        sample (int): Number of queries of each sequence that are used for ``edges``, ``rank`` and
+            ``same_edges``, which take more time.
         seed (int): Seed of this sample.
         sums (dict): Sums of each layer by name.
         patterns (list): Candidates of a fit to measure.
@@ -470,10 +471,11 @@ def _means(sums: _Sums) -> dict[str, np.ndarray]:
 
 
 def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[str, Tensor]:
-    """Return sums over queries of some fields of a :class:`Profile`, by name.
+    """Return the fields ``before``, ``after``, ``kinds``, ``entropy`` and ``keys`` of a
+    :class:`Profile` by name, summed over some queries.
 
     Args:
-        weight (Tensor): Attention weights of some queries, ``[heads, rows, length]``.
+        weight (Tensor): Attention weights of these queries, ``[heads, rows, length]``.
         rows (Tensor): Indices of these queries, int64 ``[rows]``.
         is_special (Tensor, optional): Whether each token is special, bool ``[length]``.
     """
@@ -495,9 +497,10 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
 
 def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Tensor,
                 rows: Tensor, value: Tensor, out: Tensor) -> dict[str, Tensor]:
-    """Return sums over queries of the fields of a :class:`Profile` about patterns, by name:
-    ``[heads, patterns]`` each, and the squared norm of the dense outputs, ``[heads]``, as
-    ``'norm'``.
+    """Return measurements of patterns by name, summed over some queries: the fields
+    ``pattern_share``, ``pattern_error`` and ``pattern_edges`` of a :class:`Profile`,
+    ``[heads, patterns]`` each; and ``norm``, the squared norm of the dense outputs, ``[heads]``.
+    Errors are not yet divided by this norm.
 
     Args:
         patterns (sequence): Candidates of a fit.
@@ -520,9 +523,9 @@ def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Ten
 
 
 def _mask(pattern: Candidate, own: OwnEdges | None, rows: Tensor, length: int) -> Tensor:
-    """Return whether the consecutive queries ``rows`` attend to each of ``length`` keys along a
-    candidate, bool ``[heads or 1, rows, length]``. ``own`` are the edges that were found for each
-    head."""
+    """Return whether each of the consecutive queries ``rows`` attends to each of ``length`` keys
+    along a candidate, bool ``[heads or 1, rows, length]``. ``own`` contains the edges that were
+    found for each head."""
     if is_found(pattern):
         mask = own.mask(pattern, rows, length)
         beside = pattern.beside
@@ -538,13 +541,13 @@ def _bounds() -> list[int]:
 
 
 def _between(total: Tensor, ends: Tensor) -> Tensor:
-    """Return the attention weight between consecutive bounds, summed over queries,
-    ``[heads, bins]``.
+    """Return the attention weight in each bin of keys, summed over queries, ``[heads, bins]``.
 
     Args:
         total (Tensor): Sum of the weights of the first n keys for n from 0 to length,
             ``[heads, rows, length + 1]``.
-        ends (Tensor): Number n of keys at each bound, int64 ``[rows, bins + 1]``.
+        ends (Tensor): For each query, the numbers n at which bins begin and end, int64
+            ``[rows, bins + 1]``.
     """
     at = total.gather(2, ends.expand(len(total), -1, -1))
     return at.diff(dim=2).abs().sum(1)
@@ -558,8 +561,9 @@ def _some_rows(length: int, sample: int, seed: int) -> Tensor:
 
 
 def _count(ordered: Tensor, share: float) -> Tensor:
-    """Return how many of the largest weights of each query sum to the fraction ``share`` of its
-    weight, int64 ``[rows]``. ``ordered`` are weights ``[rows, length]`` in descending order."""
+    """Return how many of its largest weights each query needs to reach the fraction ``share`` of
+    the sum of its weights, int64 ``[rows]``. ``ordered`` contains the weights ``[rows, length]`` in
+    descending order."""
     needed = share * ordered.sum(1, keepdim=True)
     return (ordered.cumsum(1) < needed).sum(1) + (needed.squeeze(1) > 0)
 
@@ -574,8 +578,9 @@ def _effective_rank(weight: Tensor) -> Tensor:
 
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the mean over queries of intersection over union, ``[heads]``. Both arguments are sets
-    of keys as packed bits, uint8 ``[heads, rows, bytes]``."""
+    """Return how similar two sets of keys are in each head, ``[heads]``: intersection over union,
+    in the mean over queries. Both sets have one bit for each key, packed as uint8
+    ``[heads, rows, bytes]``."""
     both, either = (np.bitwise_count(x).sum(axis=-1) for x in (one & other, one | other))
     return (both / np.maximum(either, 1)).mean(axis=-1)
 

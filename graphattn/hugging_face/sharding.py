@@ -90,7 +90,7 @@ class TokenModel(nn.Module):
 
 
 class _Whole(Shard):
-    """A Shard of all tokens of a batch, which needs no other processes."""
+    """A Shard that has all tokens of a batch, so that no other processes are needed."""
 
     def __init__(self, ptr: Tensor):
         super().__init__(ptr, 0, int(ptr[-1]))
@@ -108,8 +108,8 @@ class _Whole(Shard):
 
 @dataclass
 class PartOfBatch:
-    """The tokens of one process. Attention modules of a model call :meth:`attend` to attend among
-    these tokens and those of other processes.
+    """The part of the tokens of a batch that one process computes. Attention modules call
+    :meth:`attend`, in which these tokens attend to the tokens of all processes.
 
     Args:
         shard (Shard): The range of tokens of this process.
@@ -130,7 +130,8 @@ class PartOfBatch:
             query (Tensor): ``[1, heads, num_own, channels]``.
             key (Tensor): ``[1, num_kv_heads, num_own, channels]``.
             value (Tensor): ``[1, num_kv_heads, num_own, value_channels]``.
-            mask (Tensor, optional): The model's mask, which must not mark padding.
+            mask (LazyMask, optional): The model's mask, without padding. It says whether attention
+                is causal. Other masks raise a ``ValueError``.
             is_causal (bool): Whether attention is causal if there is no mask.
             terms (LogitTerms): Scale, softcap and sink of logits, and dropout.
 

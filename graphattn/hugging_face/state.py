@@ -21,12 +21,13 @@ class Attachment:
             of the module's config under ``''``, and those of nested configs under their names.
         attends (bool): Whether the module attends along edges now.
         backend (str): Kernel for graphs.
-        is_named (bool): Whether the argument ``layers`` names the module, so that it is replaced
-            even if it is cross-attention.
-        noticing (tuple of RemovableHandle): Handles of hooks that record facts about each call. The
-            hook of an attention module sets the next two attributes.
-        has_other_keys (bool): Whether keys come from other hidden states than queries in the
-            present call.
+        is_named (bool): Whether the argument ``layers`` named the module. Only then is its
+            attention replaced if it is cross-attention.
+        noticing (tuple of RemovableHandle): Handles of the module's forward hooks, which record
+            facts about each call. In an attention module, they set ``has_other_keys`` and
+            ``has_cache``.
+        has_other_keys (bool): Whether the keys come from other hidden states than the queries in
+            the present call.
         has_cache (bool): Whether the present call has a cache.
         heads (tuple of int, optional): Heads that attend along the source; all if omitted. The
             other heads attend to all keys, also by edges.
@@ -34,7 +35,8 @@ class Attachment:
             :func:`graphattn.layers.padded.attend_padded`, with the same arguments except for the
             source.
         hops (int or float): Number of hops that values travel.
-        teleport (float or sequence of float): The teleport, or its initial value if it is learned.
+        teleport (float or sequence of float): Share of its own value that a token keeps at each
+            hop; the initial value if the share is learned.
     """
 
     before: dict[str, Any]

@@ -92,12 +92,13 @@ class Kernel:
         self._accepted = _keywords(function)
 
     def accepts(self, case: Case) -> bool:
-        """Return whether the function has a parameter for each argument of ``case``."""
+        """Return whether the function has a parameter for each optional term of ``case``, such as a
+        bias or a softcap."""
         return self._accepted is None or set(self.terms(case)) <= self._accepted
 
     def terms(self, case: Case) -> dict[str, Any]:
-        """Return the terms of ``case`` that the function gets as keyword arguments. Bias and gate
-        are ``[num_edges, heads]``, not yet in the form of the function."""
+        """Return the optional terms of ``case``, such as a bias or a softcap, as keyword arguments.
+        Bias and gate are ``[num_edges, heads]``, not yet in the form that the function takes."""
         tensors = {name: case.tensors[name] for name in TERMS if name in case.tensors}
         scalars = {'scale': case.scale, 'softcap': case.softcap, 'dropout_p': case.dropout_p}
         return {**tensors, **{name: x for name, x in scalars.items() if x}}
@@ -215,8 +216,8 @@ def _keywords(function: Callable[..., Any]) -> set[str] | None:
 
 def compare(results: dict[str, Tensor], expected: dict[str, Tensor],
             tolerance: dict[str, Tensor]) -> float:
-    """Return the largest error of the results, divided by its tolerance. All dicts have the same
-    names.
+    """Return the largest error of the results, divided by its tolerance. ``expected`` and
+    ``tolerance`` have the right value and the largest allowed error of each entry.
 
     Raises:
         Mismatch: An error is larger than its tolerance.

@@ -48,14 +48,14 @@ class Setting:
 
     def draw(self, name: str, graph: str | BipartiteGraph, dtype: torch.dtype | None = None,
              **options: Any) -> Case:
-        """Return a case called ``name`` with random tensors on ``graph``, a graph or its name. The
-        default dtype and number of channels are supported by the function."""
+        """Return a case called ``name`` with random tensors along ``graph``, a graph or its name.
+        If ``dtype`` or ``channels`` is omitted, the function supports the one that is chosen."""
         options = {'channels': self.channels, 'is_fixed': self.is_fixed, **options}
         return draw(name, self.graph(graph), dtype or self.dtype, **options)
 
     def graph(self, graph: str | BipartiteGraph) -> BipartiteGraph:
-        """Return ``graph``, or the graph of this name. If the function works only on given graphs,
-        return the first of these instead, unless ``graph`` is the name of one of them."""
+        """Return ``graph``, or the graph of this name. A function that works only on given graphs
+        gets the first of these instead, unless ``graph`` is the name of one of them."""
         if self.is_fixed and not (isinstance(graph, str) and graph in self.graphs):
             return next(iter(self.graphs.values()))
         return self.graphs[graph] if isinstance(graph, str) else graph
@@ -116,8 +116,8 @@ def repeats_itself(kernel: Kernel, case: Case) -> float:
 
 
 def agrees_alone(kernel: Kernel, case: Case) -> float:
-    """Compare the gradient of each input with its reference in a call in which only this input
-    needs a gradient."""
+    """Compare gradients with their reference, one call for each input, in which only this input
+    needs a gradient. Return the largest error divided by its tolerance."""
     return max(agrees(kernel, replace(case, wants=(name,))) for name in case.inputs)
 
 
@@ -133,7 +133,7 @@ def agrees_compiled(kernel: Kernel, case: Case) -> float:
 
 def agrees_twice_differentiated(kernel: Kernel, case: Case) -> float:
     """Compare second derivatives with their reference: the gradients of the sum of squares of all
-    first gradients."""
+    first gradients. Return the largest error in units of its tolerance."""
     leaves = kernel.arguments(case)
     out = kernel.outward('out', kernel.call(case, leaves), case)
     results = _second_derivatives(case, out, leaves)
@@ -450,8 +450,8 @@ def second_derivatives(on: Setting) -> Iterator[Case]:
 
 
 def _drop(on: Setting, name: str, num_nodes: int, **options: Any) -> Case:
-    """Return a case with dropout. Values are unit vectors with one channel for each key, so that
-    the output of a query contains its weights."""
+    """Return a case with dropout. The value of each key is its own unit vector, so channel j in the
+    output of a query is the weight of key j."""
     graph = on.graph(random_graph(num_nodes, num_nodes, 0.6))
     case = on.draw(name, graph, channels=graph.num_keys, dropout_p=DROPOUT, heads=4, **options)
     units = torch.eye(graph.num_keys, dtype=case.dtype).unsqueeze(1).repeat(1, 4, 1)

@@ -135,9 +135,9 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
 
 
 class Capped(NamedTuple):
-    """Dot products of queries and keys after a softcap, a bound on their errors, the slope of the
-    softcap, and a bound on the errors of the slope. Without a softcap, the slope is 1 and has no
-    error."""
+    """Dot products after a softcap, with bounds on errors. ``slope`` is the derivative of the
+    softcap at each product, 1 without a softcap. ``error`` and ``slope_error`` bound the errors of
+    ``product`` and of ``slope``."""
 
     product: Tensor
     error: Tensor

@@ -46,7 +46,8 @@ def ragged(*sizes: tuple[int, int]) -> BipartiteGraph:
 
 def across_tiles(size: int = 150) -> BipartiteGraph:
     """Return a graph whose queries attend to the first 1, 2, ..., ``size`` keys, in random order of
-    the queries. So rows end at the ends and in the middle of tiles of 8 to 128 keys."""
+    the queries. If a kernel reads keys in tiles of 8 to 128, some rows end with a tile, and others
+    inside a tile."""
     lengths = torch.arange(1, size + 1)
     mask = torch.arange(size) < lengths[torch.randperm(
         size, generator=torch.Generator().manual_seed(0))].unsqueeze(1)
@@ -54,8 +55,8 @@ def across_tiles(size: int = 150) -> BipartiteGraph:
 
 
 def at_the_ends(num_queries: int, num_keys: int) -> BipartiteGraph:
-    """Return a graph in which every query attends to the first key, the last key, and those of the
-    keys 1, 65,535 and 65,536 that exist, at the limit of 16-bit indices."""
+    """Return a graph in which every query attends to the first key, the last key, and the keys 1,
+    65,535 and 65,536 as far as they exist. These test the limit of 16-bit indices."""
     key = torch.tensor([0, 1, 65_535, 65_536, num_keys - 1])
     key = key[key < num_keys].unique()
     query = torch.arange(num_queries)

@@ -86,7 +86,8 @@ class Report:
 
     @property
     def limits(self) -> list[Finding]:
-        """Return the first failure of each check that is declared as a limit."""
+        """Return the first failure of each check that ``Supports.limits`` declares as known to
+        fail."""
         failed = {each.check: each.finding for each in reversed(self.outcomes)
                   if each.status == Status.LIMIT}
         return [failed[check] for check in self.checks() if check in failed]

@@ -44,8 +44,8 @@ class Examiner(NamedTuple):
         return self.outcome(trial, self.fault(trial))
 
     def fault(self, trial: Trial) -> Mismatch | float | None:
-        """Run one trial. Return a Mismatch if a result is wrong, the largest error if all are
-        right, or None if the function does not support the case."""
+        """Run one trial. Return a Mismatch if a result is wrong, the largest error in units of its
+        tolerance if all are right, or None if the function does not support the case."""
         if not self._applies(trial):
             return None
         try:
@@ -123,9 +123,9 @@ def run_here(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
 
 def _steps(examiner: Examiner, trials: list[Trial],
            before: list[Outcome]) -> Iterator[tuple[Outcome, bool]]:
-    """Yield each outcome with a bool that says whether it is final. The first failure of a check is
-    yielded twice: at once, and then as final with the smallest case that fails. ``before`` has the
-    outcomes of earlier trials."""
+    """Run all trials, and yield pairs of an outcome and a bool that says whether the outcome is
+    final. The first failure of a check is yielded twice: at once, and then as final with the
+    smallest case that fails. ``before`` has the outcomes of earlier trials."""
     outcomes = list(before)
     for trial in trials:
         outcome = (Outcome(*trial.names, Status.NOT_RUN) if _num_hangs(outcomes) >= MAX_HANGS

@@ -16,7 +16,7 @@ from graphattn.testing.case import TERMS, Case
 
 def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
     """Return a smaller case for which ``fails`` is still true. The search ends after ``seconds``,
-    or when the case would no longer fail without any of its parts."""
+    or when no part of the case can be left out any more."""
     end = time.monotonic() + seconds
 
     def in_time(_: Case) -> bool:
@@ -55,8 +55,8 @@ def parts(case: Case) -> Iterator[Case]:
 
 
 def without_a_run(size: int) -> Iterator[Tensor]:
-    """Yield the indices 0 to ``size - 1`` without a run of consecutive indices, int64. First runs
-    of half of the indices are left out, then runs of a quarter, and so on."""
+    """Yield the indices 0 to ``size - 1``, int64, each time without another run of consecutive
+    indices. The first runs contain half of the indices, the next ones a quarter, and so on."""
     everything = torch.arange(size)
     length = -(-size // 2)
     while length > 0 and size > 1:

@@ -118,8 +118,9 @@ def _eigenvectors(adjacency: np.ndarray | sp.csr_array, count: int) -> np.ndarra
 
 def _of_small(scaled: np.ndarray, root: np.ndarray, count: int) -> np.ndarray:
     """Return the eigenvectors of :func:`_eigenvectors` by a dense decomposition. ``scaled`` is
-    :math:`D^{-1/2} A D^{-1/2}`, and ``root`` is the trivial eigenvector :math:`D^{1/2} 1`. Its
-    eigenvalue is moved above 2, the maximum of the others, so that it comes last.
+    :math:`D^{-1/2} A D^{-1/2}`, and ``root`` is the trivial eigenvector :math:`D^{1/2} 1`. The
+    trivial eigenvalue is raised from 0 to 3, above all others, which are at most 2, so that it
+    comes last.
 
     Small matrices use one thread. Several threads wait for one another, so they take ten times as
     long while other processes use the cores.
@@ -163,15 +164,15 @@ def _of_large(adjacency: sp.csr_array, root: np.ndarray, inverse: np.ndarray, co
 
 
 def _without_trivial(null_space: sp.csc_array, norm: np.ndarray, count: int) -> np.ndarray:
-    """Return up to ``count`` orthonormal vectors of the null space that are orthogonal to the
+    """Return up to ``count`` orthonormal eigenvectors with eigenvalue 0 that are orthogonal to the
     trivial eigenvector, ``null_space @ norm``.
 
     They are columns of the Householder reflection that maps the trivial eigenvector to the first
     axis.
 
     Args:
-        null_space (sparse array): Orthonormal basis with a column for each component, ``[num_nodes,
-            c]``.
+        null_space (sparse array): Orthonormal basis of the eigenvectors with eigenvalue 0: a column
+            for each connected component with edges, ``[num_nodes, c]``.
         norm (ndarray): Norm of the trivial eigenvector on each component, ``[c]``.
         count (int): Maximum number of vectors.
     """

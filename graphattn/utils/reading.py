@@ -39,8 +39,8 @@ def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A line is too long or has another encoding, or the compression ratio is too
-            high.
+        ValueError: A line is too long or has another encoding, or a compressed file has too many
+            bytes or lines for its size.
     """
     number = done = 0
     try:
@@ -75,7 +75,8 @@ def filled_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str
 
 
 def read_text(path: Path, encoding: str = 'utf-8', max_bytes: int = MAX_TEXT) -> str:
-    """Return the text of a whole file, in which all line breaks are newlines.
+    """Return the text of a whole file, in which Windows line breaks (CR LF) are replaced by
+    newlines.
 
     Raises:
         OSError: The file cannot be read.

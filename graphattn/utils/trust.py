@@ -23,7 +23,8 @@ class Untrusted(ValueError):
 
 @contextmanager
 def trusting(names: Iterable[str]) -> Iterator[None]:
-    """Let :func:`importing_only` also trust the packages ``names``, inside this context."""
+    """Let :func:`importing_only` trust the packages, modules or classes ``names`` too, inside this
+    context."""
     before = _trusted.set((*_trusted.get(), *filter(None, (name.strip(' .') for name in names))))
     try:
         yield

@@ -20,8 +20,8 @@ def main(names: list[str]) -> None:
 
 
 def examined(adapter: Adapter) -> str:
-    """Check the kernel of an adapter. Return its report and findings as text, or the reason why the
-    kernel cannot run here."""
+    """Check the kernel of an adapter, and return the report and the findings as text. If the kernel
+    cannot run here, return the reason."""
     if not adapter.is_installed:
         return f'{adapter.package} is not installed'
     if adapter.device == 'cuda' and not torch.cuda.is_available():

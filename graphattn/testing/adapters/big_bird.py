@@ -18,8 +18,8 @@ NUM_TOKENS = (16, 40)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Return BigBird's attention, computed head by head, so that all heads have the random blocks
-    of the first head."""
+    """Return BigBird's attention, without use of ``mask``. Each head is computed in its own call,
+    so that all heads have the random blocks of the first head."""
     heads = zip(*(x.split(1, dim=1) for x in (query, key, value)), strict=True)
     return torch.cat([_attend(*nodes) for nodes in heads], dim=1)
 

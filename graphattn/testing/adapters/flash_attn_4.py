@@ -29,8 +29,8 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *,
 
 
 def _mask_mod() -> Callable[..., Any]:
-    """Return a function in CuTe's language that looks up in a table whether a query attends to a
-    key."""
+    """Return a ``mask_mod`` of FlashAttention 4: a function in CuTe's language that looks up in a
+    table whether a query attends to a key."""
     import cutlass
     from cutlass import cute
     from flash_attn.cute import utils

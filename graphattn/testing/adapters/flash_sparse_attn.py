@@ -37,8 +37,9 @@ def graphs(causal: bool = False, window: bool = False,
 
 def graph(rows: int, columns: int, causal: bool, window: bool) -> BipartiteGraph:
     """Return the mask that flash-sparse-attn documents, as a graph of ``rows`` queries and
-    ``columns`` keys. The last query and the last key have the same position. A window consists of
-    the first keys, the nearest keys, and a band after a gap."""
+    ``columns`` keys. The last query and the last key have the same position. With ``window``, a
+    query attends to the first keys, to its nearest keys, and to a band of keys farther before
+    it."""
     column = torch.arange(columns)
     before = torch.arange(rows).unsqueeze(1) + columns - rows - column
     is_far = (before >= NEAR + GAP) & (before < NEAR + GAP + FAR)

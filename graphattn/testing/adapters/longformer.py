@@ -17,7 +17,8 @@ WINDOW = 2  # tokens on each side
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Return Longformer's attention: along a window, and from and to the global tokens."""
+    """Return Longformer's attention along a window, and from and to the global tokens, which attend
+    to all keys in ``mask``."""
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
     _, num_tokens, heads, channels = query.shape
     size = heads * channels
