@@ -418,7 +418,8 @@ def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool
     if is_token is None and mask.shape[2:] != lengths:
         raise ValueError(f"the mask that the model builds must have {lengths[0]} queries and "
                          f"{lengths[1]} keys, as its attention has (got {mask.size(2)} and "
-                         f"{mask.size(3)}); leave these modules out of 'layers'")
+                         f"{mask.size(3)}); leave the modules of this attention "
+                         f"out of 'layers'")
     if is_token is None:
         return
     length = mask.how['q_offset'] + mask.how['q_length'] if same_tokens else key.size(2)

@@ -162,8 +162,9 @@ class Draws:
         if self._fit():
             return self._to_graph()
         if by_name:
-            raise ValueError("'method' must be another one for this model, because a query draws a "
-                             "few keys too often for the registers of the GPU; pass method='auto'")
+            raise ValueError("'method' must not be named for this model, because a query draws the "
+                             "same few keys so often that its draws do not fit in the registers of "
+                             "the GPU; pass method='auto'")
         return None
 
     def _fit(self) -> bool:
