@@ -123,6 +123,8 @@ def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
         return sum(map(bytes_in_use, kept))
     if not isinstance(kept, BipartiteGraph):
         return 0 if kept is None else kept.nbytes
+    if kept._csc is not None:  # counted by nbytes
+        return kept.nbytes
     position = 4 if kept.num_edges < 2**31 else 8
     of_edge = index_dtype(kept.num_queries).itemsize + position
     return kept.nbytes + 8 * (kept.num_keys + 1) + of_edge * kept.num_edges

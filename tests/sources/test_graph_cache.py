@@ -13,6 +13,7 @@ from graphattn.graphs.cache import (
 )
 from graphattn.patterns import RandomKeys, SlidingWindow
 from graphattn.sources import PatternSource
+from tests.graphs import random_graph
 
 
 @pytest.fixture
@@ -104,3 +105,11 @@ def test_names_of_values_that_are_gone_are_forgotten():
     assert cache._keys_of == {names[0]: set(cache._kept)} and len(cache) > 0
     cache.drop(names)
     assert len(cache) == cache.nbytes == len(cache._keys_of) == 0
+
+
+@pytest.mark.parametrize('graph', [random_graph(12, 9), random_graph(9, 300)],
+                         ids=['few keys', 'many keys'])
+def test_the_order_by_key_is_counted_once(graph):
+    before = bytes_in_use(graph)
+    graph.csc  # noqa: B018 (built on first use)
+    assert bytes_in_use(graph) == before
