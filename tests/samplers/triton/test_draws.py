@@ -158,7 +158,7 @@ def test_few_draws_are_thinned_and_many_pairs_compared(monkeypatch):
 def test_draws_that_registers_do_not_hold():
     model = FactorModel(torch.full((3, 1), 1e6), torch.eye(1), torch.ones(1, 1))
     assert draw(model, generator(), by_name=False) is None
-    with pytest.raises(ValueError, match="'method' must be another .*'auto'"):
+    with pytest.raises(ValueError, match="'method' must not be named .*'auto'"):
         draw(model, generator(), by_name=True)
 
 
