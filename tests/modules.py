@@ -132,6 +132,7 @@ INPUTS['padded'] = INPUTS['x'].view(2, 5, CHANNELS)
 X, TOKENS, ALONG = ('x', 'ptr'), ('tokens', 'ptr'), ('x', 'edges')
 CASES = {
     'pattern': Case(lambda: attention(window()), X, 1),
+    'every pair': Case(lambda: attention(PatternSource('Full')), X, 1),
     'one-sided': Case(lambda: attention(block_model()), X, 10),
     'paper': Case(lambda: attention(block_model(estimator='paper')), X, 10),
     'repo': Case(lambda: attention(block_model(estimator='repo', preset='repo')), X, 10),

@@ -62,6 +62,9 @@ CACHES = {
     'graphattn/graphs/graph.py is_complete': Cache(
         'the object, which is a value',
         'tests/test_graph.py::test_a_graph_is_complete_if_all_pairs_of_its_segments_are_edges'),
+    'graphattn/graphs/segments.py num_runs': Cache(
+        'the shapes of the segments, which do not change',
+        'tests/test_segments.py::test_segments_of_a_shape_in_a_row_are_a_run'),
     'graphattn/graphs/complete.py _key': Cache(
         'the segments, which are immutable, of a graph that lives for one call',
         'tests/test_complete_graph.py::test_it_equals_the_graph_of_all_pairs'),

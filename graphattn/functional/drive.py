@@ -178,7 +178,7 @@ def drive(
     if features is not None:
         _check_one_hop(is_plain, hops)
         check_features(tokens, value, graph, features)
-        features = _fill_up(features)
+        features = _pad_features(features)
         at_query = placement.fold_nodes(_project(tokens, 'qhc,hcs->qhs', features.projection))
         terms = terms._replace(features=EdgeFeatures(at_query, features.attr))
     if is_plain:
@@ -215,7 +215,7 @@ def _check_one_hop(is_plain: bool, hops: int | float) -> None:
                          f"'edge_bias' and 'edge_gate' for several hops")
 
 
-def _fill_up(features: ProjectedFeatures) -> ProjectedFeatures:
+def _pad_features(features: ProjectedFeatures) -> ProjectedFeatures:
     """Return the features padded with zeros to a multiple of 8 features, for tensor cores. Features
     on CPUs, or of more than 16 bits, are returned unchanged. On an H200, gradients of the
     projection of 11 features took 8 times as long as those of 16."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphattn._tensors import index_dtype, narrow
+from graphattn._tensors import index_dtype, narrow, outside_transforms
 from graphattn.graphs.as_tensors import register_as_tensors
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import rows_of_ranges
@@ -42,6 +42,10 @@ class CompleteGraph(BipartiteGraph):
     @cached_property
     def _key(self) -> Tensor:
         """The key of each edge, ``[num_edges]``, in the narrowest dtype."""
+        with outside_transforms():  # later callers may train with the graph
+            return self._list_keys()
+
+    def _list_keys(self) -> Tensor:
         of_query = self._segments.of_queries(self.num_queries)
         begin, end = (ptr[of_query] for ptr in (self._segments.key_ptr[:-1],
                                                 self._segments.key_ptr[1:]))

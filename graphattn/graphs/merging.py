@@ -19,8 +19,8 @@ from graphattn.graphs.pairs import (
     first_of_each,
     number_pairs,
     order_pairs,
+    rows_of_edges,
     rows_of_pairs,
-    sort_edges,
     sort_pairs,
 )
 from graphattn.graphs.segments import Segments
@@ -79,7 +79,7 @@ def from_edge_index(
     check_bool(return_perm=return_perm)
     sizes = int(num_queries), int(num_keys)
     if return_perm and edge_prob is None and (
-            found := sort_edges(plain(edge_index), *sizes)) is not None:
+            found := rows_of_edges(plain(edge_index), *sizes)) is not None:
         indptr, key, perm, is_reordered = found
         segments = Segments.of(query_ptr, key_ptr, sizes, edge_index.device)
         graph = cls._of(indptr, key, int(num_keys), segments, None, is_reordered)

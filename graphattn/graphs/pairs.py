@@ -88,7 +88,7 @@ def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
     return torch.from_numpy(order)
 
 
-def sort_edges(
+def rows_of_edges(
     edge_index: Tensor, num_queries: int, num_keys: int,
 ) -> tuple[Tensor, Tensor, Tensor, bool] | None:
     """Sort edges into CSR rows, or return ``None`` if the caller must sort or check them in another

@@ -4,6 +4,7 @@ own graph."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate, groupby
 
 import torch
@@ -29,6 +30,7 @@ class Segments:
         is_square (bool, optional): Whether every segment has equal numbers of keys and queries, if
             known.
         shapes (list of tuple, optional): Numbers of queries and of keys of each segment, if known.
+            They determine ``num_pairs`` and ``is_square``.
 
     Attributes:
         query_ptr, key_ptr (Tensor): As given. They are not copied, so do not modify them.
@@ -41,6 +43,9 @@ class Segments:
         self.query_ptr = out_of_inference(query_ptr)
         self.key_ptr = self.query_ptr if is_shared else out_of_inference(key_ptr)
         self.ptrs = self.query_ptr, self.key_ptr
+        if shapes is not None:
+            num_pairs = sum(num_queries * num_keys for num_queries, num_keys in shapes)
+            is_square = all(num_queries == num_keys for num_queries, num_keys in shapes)
         # Both properties are computed here if this is cheap, so that compiled code need not read
         # values.
         if (None in (num_pairs, is_square) and query_ptr.device.type == 'cpu'
@@ -49,7 +54,7 @@ class Segments:
             num_pairs = int(num_queries @ num_keys)
             is_square = is_shared or torch.equal(num_queries, num_keys)
         self._num_pairs, self._is_square = num_pairs, is_square
-        self._shapes, self._num_runs = shapes, None
+        self._shapes = shapes
 
     @classmethod
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
@@ -155,12 +160,10 @@ class Segments:
             self._shapes = shapes
         return shapes
 
-    @property
+    @cached_property
     def num_runs(self) -> int:
         """Number of runs of consecutive segments that have the same shape."""
-        if self._num_runs is None:
-            self._num_runs = sum(1 for _ in groupby(self.shapes))
-        return self._num_runs
+        return sum(1 for _ in groupby(self.shapes))
 
     def known(self) -> tuple[int | None, bool | None]:
         """Return the pair of :attr:`num_pairs` and :attr:`is_square`. A property that has not been

@@ -315,9 +315,8 @@ def _exceeds_cache(lengths: Sequence[int], heads: int) -> bool:
 
 def _complete(ptr: Tensor, lengths: Sequence[int], heads: int, is_kept: bool) -> CompleteGraph:
     folded = fold_ptr(ptr, heads, sum(lengths))
-    num_pairs = sum(length * length for length in lengths) * heads
     shapes = [(length, length) for length in lengths] * heads
-    return CompleteGraph(Segments(folded, folded, num_pairs, True, shapes), is_listed=is_kept)
+    return CompleteGraph(Segments(folded, folded, shapes=shapes), is_listed=is_kept)
 
 
 def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph:

@@ -31,6 +31,7 @@ from tests.clusters import cluster_source
 
 SOURCES = {
     'PatternSource': lambda: PatternSource(SlidingWindow(1)),
+    'PatternSource of all pairs': lambda: PatternSource('Full'),
     'PatternSource of a random pattern': lambda: PatternSource(RandomKeys(1), seed=None),
     'PatternSource of a pattern for each head': lambda: PatternSource(['SlidingWindow(1)', 'Full']),
     'PatternSource of masks': lambda: PatternSource(
@@ -47,10 +48,10 @@ SOURCES = {
     'ContentClusterSource': lambda: cluster_source(2, 4),
     'ContentClusterSource of a causal model': lambda: cluster_source(2, 4, causal=True),
 }
-DRAW_NOTHING = {'PatternSource', 'PatternSource of a pattern for each head',
-                'PatternSource of masks', 'LearnedMaskSource of probabilities',
-                'LearnedMaskSource in evaluation', 'ContentClusterSource',
-                'ContentClusterSource of a causal model'}
+DRAW_NOTHING = {'PatternSource', 'PatternSource of all pairs',
+                'PatternSource of a pattern for each head', 'PatternSource of masks',
+                'LearnedMaskSource of probabilities', 'LearnedMaskSource in evaluation',
+                'ContentClusterSource', 'ContentClusterSource of a causal model'}
 PTR = torch.tensor([0, 5, 6, 6 + 13])
 
 
