@@ -66,7 +66,7 @@ CACHES = {
         'the shapes of the segments, which do not change',
         'tests/test_segments.py::test_segments_of_a_shape_in_a_row_are_a_run'),
     'graphattn/graphs/complete.py _key': Cache(
-        'the segments, which are immutable, of a graph that lives for one call',
+        'the segments, which are immutable',
         'tests/test_complete_graph.py::test_it_equals_the_graph_of_all_pairs'),
     # Products and masks
     'graphattn/ops/sample/factor_model.py CachedMatmul': Cache(

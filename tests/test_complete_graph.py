@@ -77,3 +77,15 @@ def test_dense_attention_lists_no_edges():
     graph = PatternSource('Full')(tokens, tokens, PTR)
     edge_attention(tokens, tokens, tokens, graph, backend='sdpa')
     assert not is_listed(graph)
+
+
+@pytest.mark.parametrize('length', [5, 300])
+def test_changed_edges_are_refused(length):
+    ptr = torch.tensor([0, length])
+    tokens = torch.randn(length, 2, 4)
+    graph = PatternSource('Full')(tokens, tokens, ptr)
+    _, key = graph.csr
+    graph.check_unchanged()
+    key[:1] = 3
+    with pytest.raises(ValueError, match="'graph' must not be modified"):
+        graph.check_unchanged()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphattn._tensors import index_dtype, narrow, outside_transforms
+from graphattn._tensors import index_dtype, is_traced, narrow, outside_transforms
 from graphattn.graphs.as_tensors import register_as_tensors
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import rows_of_ranges
@@ -36,8 +36,9 @@ class CompleteGraph(BipartiteGraph):
                                          output_size=num_queries)
         self._indptr = F.pad(degree.cumsum(0), (1, 0))
         self._num_keys, self._segments, self.is_listed = num_keys, segments, is_listed
-        self._edge_prob = self._csc = self._block_mask = self._versions = None
+        self._edge_prob = self._csc = self._block_mask = None
         self._is_reordered = False
+        self._versions = None if is_traced(self._indptr) else self._current_versions()
 
     @cached_property
     def _key(self) -> Tensor:

@@ -560,9 +560,10 @@ class BipartiteGraph:
                         self._segments, None)
 
     def _current_versions(self) -> list[int]:
-        parts = [self._indptr, self._key, self._segments.query_ptr, self._segments.key_ptr]
-        parts += [self._edge_prob] if isinstance(self._edge_prob, Tensor) else []
-        return [0 if part.is_inference() else part._version for part in parts]
+        # A subclass may list its keys later. New keys have the version 0.
+        parts = self._indptr, vars(self).get('_key'), *self._segments.ptrs, self._edge_prob
+        return [part._version if isinstance(part, Tensor) and not part.is_inference() else 0
+                for part in parts]
 
     def _same_shape(self, other: BipartiteGraph) -> bool:
         return ((self.num_queries, self.num_keys) == (other.num_queries, other.num_keys)
