@@ -53,6 +53,11 @@ def pytest_collection_finish():
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure():
+    gc.freeze()  # pytest would look for garbage five times among all that lives to the end
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Random numbers are those of the test, whatever ran before it in its process."""
     import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from types import FunctionType, ModuleType
 
 
@@ -31,3 +32,17 @@ def _patch_once(interpreter: ModuleType) -> None:
         return interpreter._LangPatchScope() if is_patched else patch(function)
 
     interpreter._patch_lang = patch_once
+    interpreter._get_np_dtype = _cached_by_name(interpreter._get_np_dtype)
+
+
+def _cached_by_name(dtype_of: Callable) -> Callable:
+    """Triton's interpreter builds a table of dtypes whenever it looks one up."""
+    dtypes = {}
+
+    def cached(kind: object) -> object:
+        scalar = kind.scalar
+        if scalar.name not in dtypes:
+            dtypes[scalar.name] = dtype_of(scalar)
+        return dtypes[scalar.name]
+
+    return cached

@@ -125,6 +125,7 @@ CACHES = {
     'experiments/tasks/graphs/base.py': Cache(
         'the graphs, the transforms and their source, the versions; the digest of the file',
         'tests/experiments/tasks/test_graphs.py::test_each_input_alone_changes_the_key'),
+    'experiments/runs/config_file.py': Cache('the text', ''),
     'experiments/train.py': Cache('the command, whose options no run changes',
         'tests/experiments/test_train.py::test_resolved_config_gives_the_same_run'),
 }

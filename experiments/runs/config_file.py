@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def _load_checked(text: str) -> Any:
     return text if value is None else value
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(getattr(yaml, 'CSafeDumper', yaml.SafeDumper)):
     """A YAML dumper that quotes strings which would otherwise be read as another type."""
 
 
@@ -73,6 +74,7 @@ def _quoted_if_needed(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar('tag:yaml.org,2002:str', text, style)
 
 
+@lru_cache(maxsize=4096)
 def _is_read_as_itself(text: str) -> bool:
     """Return whether a string may stand without quotes in a config, because it is then read as the
     same string.

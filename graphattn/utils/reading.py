@@ -154,7 +154,7 @@ def read_yaml(path: Path) -> Any:
     text = read_text(path, max_bytes=MAX_CONFIG)
     try:
         check_aliases(text)
-        return yaml.safe_load(text)
+        return yaml.load(text, _yaml_loader())
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f'{path}: not a YAML config ({error})') from error
 
@@ -172,7 +172,7 @@ def check_aliases(text: str) -> None:
 
     sizes: dict[str, float] = {}
     opened: list[tuple[str | None, float]] = [(None, 0)]
-    for event in yaml.parse(text, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
+    for event in yaml.parse(text, _yaml_loader()):
         size = 0.
         if isinstance(event, yaml.CollectionStartEvent):
             sizes[event.anchor] = math.inf  # infinity, so that recursive aliases are refused
@@ -190,6 +190,14 @@ def check_aliases(text: str) -> None:
     if opened[0][1] > MAX_NODES:
         raise ValueError(f"more than {MAX_NODES:,} entries when each alias is replaced by its "
                          f"value; use fewer aliases")
+
+
+def _yaml_loader() -> type:
+    """Return the safe loader of YAML that is written in C, or the one in Python if PyYAML was
+    built without C."""
+    import yaml
+
+    return getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 
 
 def check_arrays(path: Path) -> None:
