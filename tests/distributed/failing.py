@@ -25,6 +25,7 @@ from tests.distributed.cases import DIFFUSER, PTR, encoder, inputs
 from tests.forked import forked
 
 SECONDS = 2.  # the timeout of a collective
+GRACE = 1.  # after it, to hear from the others
 HOW = 'killed', 'stopped', 'behind'
 WHERE = 'forward', 'layer', 'backward'
 
@@ -33,10 +34,10 @@ def leave(how: str) -> None:
     if how == 'killed':
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == 'stopped':  # and is killed once the others have ended
-        subprocess.Popen(['sh', '-c', f'sleep {3 * SECONDS}; kill -KILL {os.getpid()}'])
+        subprocess.Popen(['sh', '-c', f'sleep {1.2 * (SECONDS + GRACE)}; kill -KILL {os.getpid()}'])
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
-        time.sleep(2 * SECONDS)
+        time.sleep(1.2 * (SECONDS + GRACE))
 
 
 def step(how: str | None, where: str, parallel) -> None:
@@ -57,7 +58,7 @@ def step(how: str | None, where: str, parallel) -> None:
 def errors(world: int, who: int, how: str, where: str, hops: int = 2) -> list[str]:
     """Return what the other processes raise, after how many seconds."""
     def run() -> None:
-        roll_call.GRACE = 1.
+        roll_call.GRACE = GRACE
         dist.init_process_group('gloo')
         overlapping.always()  # computes while messages are sent, if there is one hop
         diffusion = dict(hops=hops, teleport=.1 * (hops > 1))

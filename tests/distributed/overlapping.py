@@ -192,12 +192,15 @@ def apart(found: list[Tensor], expected: list[Tensor], dtype: torch.dtype) -> fl
 
 
 def along(name: str) -> dict[str, float]:
-    """Differences with all terms along a graph."""
+    """Differences along a graph: with each term along two graphs, else with none and with all."""
     graph, found = GRAPHS[name](), {}
-    for terms, options in TERMS.items():
+    for terms in TERMS if name in WITH_EACH_TERM else ('plain', 'all'):
         found |= {f'{terms}, {beside}': difference
-                  for beside, difference in compare(graph, **options).items()}
+                  for beside, difference in compare(graph, **TERMS[terms]).items()}
     return found
+
+
+WITH_EACH_TERM = 'global and random', 'every head'
 
 
 CASES = {f'overlapped along {name}': partial(along, name) for name in GRAPHS}

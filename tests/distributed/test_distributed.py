@@ -110,7 +110,7 @@ def test_every_process_refuses(results, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('world, how, seconds', [(2, 'hangs', 2), (2, 'killed', 0),
+@pytest.mark.parametrize('world, how, seconds', [(2, 'hangs', 1), (2, 'killed', 0),
                                                  (4, 'killed', 0)])
 def test_a_process_that_hangs_or_is_killed_ends_the_others(folder, world, how, seconds):
     """After its own timeout, or long before that of the group."""

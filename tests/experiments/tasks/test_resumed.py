@@ -123,12 +123,14 @@ def task(module, model, encoder, options, data, folder, **arguments):
 
 def fit(config, run, ranks, *options):
     several = ['--trainer.devices', str(ranks), '--trainer.strategy', 'ddp'] if ranks > 1 else []
-    return forked(lambda: train.main([
-        'fit', '--config', str(config), '--trainer.default_root_dir', str(run), *several,
-        *options]), ranks=ranks)
+    train.main(['fit', '--config', str(config), '--trainer.default_root_dir', str(run), *several,
+                *options])
 
 
-def ended(processes):
+def fit_to_the_end(config, run, ranks, *options):
+    if ranks == 1:
+        return fit(config, run, ranks, *options)
+    processes = forked(lambda: fit(config, run, ranks, *options), ranks=ranks)
     assert {process.returncode for process in processes} == {0}, processes
 
 
@@ -137,15 +139,15 @@ def ended(processes):
 def test_a_run_that_is_killed_and_resumed_ends_with_the_same_numbers(task_of, ranks, tmp_path):
     config = tmp_path / 'config.yaml'
     config.write_text(yaml.safe_dump(task_of(tmp_path)))
-    ended(fit(config, tmp_path / 'whole', ranks))
-    killed = fit(config, tmp_path / 'cut', ranks,
-                 '--trainer.callbacks+=tests.experiments.callbacks.Kill',
-                 '--trainer.callbacks.steps=5')
+    fit_to_the_end(config, tmp_path / 'whole', ranks)
+    killed = forked(lambda: fit(config, tmp_path / 'cut', ranks,
+                                '--trainer.callbacks+=tests.experiments.callbacks.Kill',
+                                '--trainer.callbacks.steps=5'), ranks=ranks)
     assert {process.returncode for process in killed} == {-signal.SIGKILL}, killed
     last = tmp_path / 'cut/checkpoints/last.ckpt'
     assert torch.load(last, weights_only=True)['global_step'] == 4
     (tmp_path / 'cut/config.yaml').unlink()  # which told of the callback
-    ended(fit(config, tmp_path / 'cut', ranks, '--ckpt_path', str(last)))
+    fit_to_the_end(config, tmp_path / 'cut', ranks, '--ckpt_path', str(last))
     whole, cut = (torch.load(tmp_path / run / 'checkpoints/last.ckpt', weights_only=True)
                   for run in ('whole', 'cut'))
     assert whole['global_step'] == cut['global_step'] == 7
