@@ -24,8 +24,8 @@ from tests.distributed import overlapping
 from tests.distributed.cases import DIFFUSER, PTR, encoder, inputs
 from tests.forked import forked
 
-SECONDS = 2.  # the timeout of a collective
-GRACE = 1.  # after it, to hear from the others
+SECONDS = 1.5  # the timeout of a collective
+GRACE = .7  # after it, to hear from the others
 HOW = 'killed', 'stopped', 'behind'
 WHERE = 'forward', 'layer', 'backward'
 

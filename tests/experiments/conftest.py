@@ -1,7 +1,4 @@
-"""Training in a test draws no figures, unless a fixture of the module does it for all to see; and
-the processes of measurements may be forks."""
-
-from multiprocessing import get_context
+"""Training in a test draws no figures, unless a fixture of the module does it for all to see."""
 
 import pytest
 from matplotlib.figure import Figure
@@ -16,12 +13,3 @@ def draw_nothing(patch):
 def plain_figures(monkeypatch):
     """Set after the fixtures of a module, so that the figures of their runs are the real ones."""
     draw_nothing(monkeypatch)
-
-
-@pytest.fixture
-def measured_in_forks(monkeypatch):
-    """Other processes would import for ten seconds what this one has. Times and peaks of a fork are
-    nobody's: it has the memory that this one has freed, and no peak above it."""
-    for name in 'measure.get_context', 'measure.forkserver', 'distributed.forkserver':
-        monkeypatch.setattr(f'experiments.benchmarks.{name}', lambda *start: get_context('fork'))
-    monkeypatch.setattr('experiments.benchmarks.measure.A_ROUND', 0.)
