@@ -273,8 +273,8 @@ class SequenceParallel(nn.Module):
                 '_halos': _Halos()}
 
     def _drawing(self, generator: torch.Generator | None) -> torch.Generator:
-        """Return the generator that graphs are drawn from: ``generator``, or by default a generator
-        of this module that is seeded at the first call."""
+        """Return the generator for random graphs: ``generator``, or by default a generator of this
+        module that is seeded at the first call."""
         if generator is None and self._generator is None:
             device = next(self.module.parameters()).device
             seed = int(torch.randint(2**63 - 1, ()))
@@ -333,7 +333,7 @@ class SequenceParallel(nn.Module):
 
 
 def _hops_of(module: nn.Module) -> Iterator[int | float]:
-    """Yield the number of hops of each graph attention in a module."""
+    """Yield the number of message-passing steps (hops) of each graph attention in a module."""
     for part in module.modules():
         if isinstance(part, GraphAttention):
             yield part.attention.hops

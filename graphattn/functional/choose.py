@@ -180,8 +180,8 @@ def _is_short(graph: BipartiteGraph) -> bool:
 
 
 def _fills_calls(graph: BipartiteGraph) -> bool:
-    """Return whether a complete graph has enough pairs to outweigh the overhead of several calls of
-    dense attention. There is one call for each run of consecutive segments of the same shape."""
+    """Return whether a complete graph has so many (query, key) pairs that dense attention outweighs
+    the overhead of its calls. Consecutive sequences of the same length share one call."""
     if graph.num_segments == 1:
         return True
     more_calls = graph.segments.num_runs - 1

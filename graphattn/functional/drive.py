@@ -235,9 +235,12 @@ def _one_hop(
     query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
     placement: Placement, backend: str | Backend, needs_weights: bool,
 ) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor | None]:
-    """Return the output of one hop, and the attention weights or ``None`` if they were not stored.
+    """Return the output of one step of message passing, and the attention weights or ``None`` if
+    they were not stored.
+
     If edges have features, the first result is itself a pair: the weighted sums of values, and the
-    weighted sums of features ``[num_queries, heads, size]``."""
+    weighted sums of features ``[num_queries, heads, size]``.
+    """
     kernel = backend if isinstance(backend, Backend) else choose(
         backend, query, key, value, graph, terms, needs_weights=needs_weights,
         in_parts=placement.in_parts)
@@ -279,8 +282,8 @@ def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGra
 
 def _placed_hops(kernel: Backend, weight: Tensor, value: Tensor, graph: BipartiteGraph, hops: int,
                  teleport: Teleport, placement: Placement) -> Tensor:
-    """Return the values of the caller's tokens after several hops. Before each hop, ``placement``
-    fetches the values of all keys, for example from other processes."""
+    """Return the values of the caller's tokens after several steps of message passing. Before each
+    step, ``placement`` fetches the values of all keys, for example from other processes."""
     hop, spread = count(), spread_teleport(teleport, hops, value)
     return diffuse(
         lambda weight, z: kernel.weighted_sum(weight, placement.values(z, next(hop)), graph),

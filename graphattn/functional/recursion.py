@@ -69,8 +69,8 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
 @torch.compiler.disable(reason='convergence depends on tensor values')
 def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
            teleport: Tensor) -> Tensor:
-    """Return the limit of :func:`diffuse` for infinitely many hops, which all have the same
-    ``teleport``."""
+    """Return the result of :func:`diffuse` after infinitely many steps of message passing. Every
+    step mixes in the fraction ``teleport`` of the original values."""
     if in_transform():
         raise NotImplementedError("hops=math.inf supports reverse-mode gradients only; pass a "
                                   "finite number of hops, such as hops=8")
@@ -85,8 +85,9 @@ def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: T
 
 
 class _FixedPoint(torch.autograd.Function):
-    r"""Autograd function that returns the fixed point :math:`z = (1 - t) A z + t V` without storing
-    the hops.
+    r"""Autograd function that returns the values :math:`z = (1 - t) A z + t V` that a step of
+    message passing no longer changes. No step is stored. A are the attention weights, V the
+    original values, and the fraction t of V is mixed in at each step.
 
     By the implicit function theorem, the backward pass solves :math:`y = g + (1 - t) A^\top y`,
     where g is the gradient of z. It reads ``ctx.saved_tensors`` only once, because an activation
@@ -127,12 +128,13 @@ class _FixedPoint(torch.autograd.Function):
 
 def _max_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
               teleport: Tensor) -> int:
-    r"""Return the number of hops after which the values at the start influence the result by no
-    more than rounding does. Raise a RuntimeError if no number of hops is enough.
+    r"""Return the number of message-passing steps after which the values at the start influence the
+    result by no more than rounding does. Raise a RuntimeError if no number of steps is enough.
 
-    After k hops, the influence of these values is at most :math:`\rho_k = \max ((1 - t) |A|)^k 1`
-    times their size, and every k further hops reduce it by the same factor. If the weights of each
-    query sum to 1, :math:`\rho_1 = 1 - t`.
+    A are the attention weights ``weight``, and the fraction t, ``teleport``, of the original values
+    is mixed in at each step. After k steps, the influence of the values at the start is at most
+    :math:`\rho_k = \max ((1 - t) |A|)^k 1` times their size, and every k further steps reduce it by
+    the same factor. If the weights of each query sum to 1, :math:`\rho_1 = 1 - t`.
     """
     eps, left = torch.finfo(value.dtype).eps, torch.ones_like(value[..., :1])
     for hop in range(1, _HOPS_OF_TRIAL + 1 if value.numel() else 0):

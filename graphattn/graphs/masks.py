@@ -139,6 +139,6 @@ def _attends(mask: Tensor) -> Tensor:
 
 def _equal_segments(num_segments: int, num_queries: int, num_keys: int,
                     device: torch.device) -> dict[str, Tensor]:
-    """Return ``query_ptr`` and ``key_ptr`` of segments of equal size, as a dict."""
+    """Return ``query_ptr`` and ``key_ptr`` of a batch of sequences of equal length, as a dict."""
     segment = torch.arange(num_segments + 1, device=device)
     return {'query_ptr': segment * num_queries, 'key_ptr': segment * num_keys}

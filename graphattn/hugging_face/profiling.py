@@ -524,8 +524,8 @@ def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Ten
 
 def _mask(pattern: Candidate, own: OwnEdges | None, rows: Tensor, length: int) -> Tensor:
     """Return whether each of the consecutive queries ``rows`` attends to each of ``length`` keys
-    along a candidate, bool ``[heads or 1, rows, length]``. ``own`` contains the edges that were
-    found for each head."""
+    along ``pattern``, bool ``[heads or 1, rows, length]``. ``own`` has the edges that were found
+    for each head separately, and is needed only by patterns that use such edges."""
     if is_found(pattern):
         mask = own.mask(pattern, rows, length)
         beside = pattern.beside

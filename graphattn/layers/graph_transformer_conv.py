@@ -192,8 +192,8 @@ class GraphTransformerConv(TransformerConv):
         return super().forward(x, edge_index, edge_attr, return_attention_weights)
 
     def _project(self, x: tuple[Tensor, Tensor]) -> list[Tensor | None]:
-        """Return keys, values and queries, each ``[num_nodes, heads, channels]``, and the root term
-        of each node or None."""
+        """Return keys, values and queries, each ``[num_nodes, heads, channels]``, and the
+        projection of each node's own features that is added to its output, or None."""
         of_keys, of_queries = x
         key, value = self.lin_key(of_keys), self.lin_value(of_keys)
         query = self.lin_query(of_queries)
@@ -219,7 +219,8 @@ class GraphTransformerConv(TransformerConv):
                                                  dropout_p=dropout_p, backend=self.backend)
 
     def _with_root(self, out: Tensor, root: Tensor | None) -> Tensor:
-        """Return the output of all heads, joined or averaged, plus the root term of each node."""
+        """Return the output of all heads, joined or averaged, plus ``root``, the projection of each
+        node's own features."""
         out = out.flatten(1) if self.concat else out.mean(dim=1)
         if root is None:
             return out

@@ -115,8 +115,8 @@ def _collisions(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
-    """Return which exchanges can be made at once, bool ``[num_exchanges]``: those whose ``token``
-    and ``partner`` occur in no earlier exchange."""
+    """Return which swaps of keys between two tokens can be made at the same time, bool
+    ``[num_swaps]``: those whose ``token`` and ``partner`` occur in no earlier swap."""
     trade = torch.arange(token.numel())
     first_trade = torch.full((num_tokens,), token.numel())
     for side in (token, partner):
@@ -125,9 +125,9 @@ def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
 
 
 def _trade(keys: Tensor, token: Tensor, partner: Tensor, column: Tensor) -> Tensor:
-    """Swap the keys of ``token[e]`` and ``partner[e]`` in column ``column[e]``, in place, for each
-    e where this resolves a collision without causing a new one. Return whether each token still
-    collides, bool ``[num_exchanges]``."""
+    """Swap the keys of ``token[e]`` and ``partner[e]`` in column ``column[e]`` of the table of
+    keys, in place, for each swap e that removes a repeated key without causing another. Return
+    whether each token still has a repeated key, bool ``[num_swaps]``."""
     token_key, partner_key = keys[token, column], keys[partner, column]
     collides = _occurrences(keys, token, token_key) > 1
     fits = (_occurrences(keys, token, partner_key) + _occurrences(keys, partner, token_key)) == 0

@@ -158,8 +158,8 @@ def attend_overlapped(kernel: Backend, query: Tensor, key: Tensor, value: Tensor
 
 
 class _Overlapped(torch.autograd.Function):
-    """Autograd function of :func:`attend_overlapped`: attention along near edges, from own keys,
-    and far edges, from received keys.
+    """Autograd function of :func:`attend_overlapped`: attention to the keys of this process (near
+    edges) while the keys of other processes (far edges) are on their way.
 
     The softmax of a query is over near and far edges together. So the backward pass computes the
     gradients of each part from the output and the softmax denominators of all edges.

@@ -146,9 +146,9 @@ def _own_counts(mean: np.ndarray, shard: Shard,
 
 
 def _seeds(seed: np.uint64, shard: Shard, num_heads: int) -> list[np.uint64]:
-    """Return a random seed for each head of this process. With this seed, row r gets the random
-    bits that a single process would use under ``seed`` for query ``shard.start + r`` of the
-    head."""
+    """Return a random seed for each head of this process. With this seed, query r of this process
+    gets the random bits that a single process would use under ``seed`` for query ``shard.start +
+    r`` of the head."""
     from graphattn.ops.sample.cpu.random_bits import seed_from_row
     return [seed_from_row(seed, head * shard.num_tokens + shard.start)
             for head in range(num_heads)]

@@ -162,8 +162,9 @@ class BlockModelSource(GraphSource):
 
     def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
                     model: FactorModel) -> BipartiteGraph:
-        """Return ``graph``, the edges that were drawn, joined with the edges of ``fixed`` in every
-        head. In training, the result also stores ``model``, from which the edges were drawn."""
+        """Return ``graph``, which has the sampled edges, joined with the edges of the pattern
+        ``fixed`` in every head. In training, the result also stores ``model``, from which the edges
+        were sampled."""
         has_gradient = self.training and torch.is_grad_enabled()
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
@@ -223,8 +224,9 @@ class BlockModelSource(GraphSource):
                 check_layer_dtype(name, x, self.centroid)
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the three factors of a FactorModel, with heads folded into nodes: the memberships
-        of queries, the mixing between clusters, and the memberships of keys."""
+        """Return the three factors of the edge probabilities: the memberships of queries in
+        clusters, the mixing between clusters, and the memberships of keys. All heads are folded
+        into nodes."""
         affinity = _at_least_float(torch.bmm(self.centroid, self.centroid.mT))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
         query_factor, key_factor = self._memberships(query, key)

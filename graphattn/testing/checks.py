@@ -169,7 +169,7 @@ def drops_by_one_mask(kernel: Kernel, case: Case) -> float:
 
 
 def _mask(out: Tensor, case: Case) -> Tensor:
-    """Return the dropout mask that explains the output ``out`` of a case from :func:`_drop`,
+    """Return the dropout mask that explains the output ``out`` of a test case from :func:`_drop`,
     ``[num_edges, heads]``: 0 for dropped edges, else 1 / (1 - dropout_p)."""
     weight = attend(case, {name: x.double() for name, x in case.inputs.items()})[1]
     dropped = out.double()[case.graph.query, :, case.graph.key.long()]
@@ -450,8 +450,8 @@ def second_derivatives(on: Setting) -> Iterator[Case]:
 
 
 def _drop(on: Setting, name: str, num_nodes: int, **options: Any) -> Case:
-    """Return a case with dropout. The value of each key is its own unit vector, so channel j in the
-    output of a query is the weight of key j."""
+    """Return a test case with dropout. The value of each key is its own unit vector, so channel j
+    in the output of a query is the weight of key j."""
     graph = on.graph(random_graph(num_nodes, num_nodes, 0.6))
     case = on.draw(name, graph, channels=graph.num_keys, dropout_p=DROPOUT, heads=4, **options)
     units = torch.eye(graph.num_keys, dtype=case.dtype).unsqueeze(1).repeat(1, 4, 1)

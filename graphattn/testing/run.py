@@ -123,9 +123,12 @@ def run_here(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
 
 def _steps(examiner: Examiner, trials: list[Trial],
            before: list[Outcome]) -> Iterator[tuple[Outcome, bool]]:
-    """Run all trials, and yield pairs of an outcome and a bool that says whether the outcome is
-    final. The first failure of a check is yielded twice: at once, and then as final with the
-    smallest case that fails. ``before`` has the outcomes of earlier trials."""
+    """Run all trials, each of which is a test case and what it must satisfy. Yield pairs of an
+    outcome and a bool that says whether the outcome is final.
+
+    The first failure of a check is yielded twice: at once, and then as final with the smallest case
+    that fails. ``before`` has the outcomes of earlier trials.
+    """
     outcomes = list(before)
     for trial in trials:
         outcome = (Outcome(*trial.names, Status.NOT_RUN) if _num_hangs(outcomes) >= MAX_HANGS

@@ -103,8 +103,8 @@ def _keep_heads(case: Case, kept: Tensor) -> Case:
 
 
 def _plainer(case: Case) -> Iterator[Case]:
-    """Yield cases in which one tensor has simpler values: only 0, only 1, whole numbers, or numbers
-    with one decimal."""
+    """Yield test cases in which one tensor has simpler values: only 0, only 1, whole numbers, or
+    numbers with one decimal."""
     for name, x in case.tensors.items():
         if case.dropout_p > 0 and name == 'value':
             continue

@@ -61,8 +61,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
 
 def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int, terms: LogitTerms,
                    mask: Tensor | None = None) -> Tensor:
-    """Return attention of every query to every key of its segment, except masked pairs,
-    ``[num_queries, heads, channels]``. All ``num_segments`` segments have the same number of
+    """Return attention of every query to every key of its sequence, except masked pairs,
+    ``[num_queries, heads, channels]``. All ``num_segments`` sequences have the same number of
     queries and of keys. ``mask`` is a result of :func:`_masks`."""
     segments = [x.reshape(num_segments, x.size(0) // num_segments, *x.shape[1:]).transpose(1, 2)
                 for x in (query, key, value)]  # Tensor.unflatten takes four times as long
@@ -127,8 +127,8 @@ def _max_abs(x: Tensor) -> float:
 
 
 class _Chunk(NamedTuple):
-    """Queries that one call of torch computes: all queries of consecutive segments of the same
-    shape, or some of the queries of one large segment."""
+    """Range of queries that one call of torch computes: all queries of consecutive sequences of the
+    same length, or some of the queries of one long sequence."""
 
     run: int  # number of the group of segments, which has one tensor of keys
     num_segments: int
@@ -170,11 +170,11 @@ def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[in
 
 def _masks(graph: BipartiteGraph, chunks: list[_Chunk],
            edge_bias: Tensor | None) -> Iterator[Tensor | None]:
-    """Yield the mask of each chunk, or None for a chunk without keys.
+    """Yield the mask of each range of queries, or None for a range without keys.
 
-    A mask is bool ``[segments, 1, rows, columns]``, True for edges. With a bias, it is floating
-    ``[segments, heads or 1, rows, columns]``: for an edge its bias minus the maximum of its query,
-    and for other pairs ``-inf``.
+    A mask is bool ``[sequences, 1, queries, keys]``, True for edges. With a bias, it is floating
+    ``[sequences, heads or 1, queries, keys]``: for an edge its bias minus the maximum of its query,
+    and for other (query, key) pairs ``-inf``.
     """
     bounds = [0, *(chunk.rows.stop for chunk in chunks)]
     num_edges = host_copy(graph.csr[0])[bounds].diff().tolist()

@@ -131,10 +131,13 @@ def _sizes(attr: Tensor | None) -> dict[str, int]:
 
 @triton.jit
 def _row_of_program(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part):
-    """Return six scalars for the row, or part of a row, that this program computes: the row; where
-    its edges begin and end; the index of its sums in the workspace of parts; whether the program
-    has a row; and whether it has only a part of it. The arguments are :meth:`Rows.pointers` without
-    the columns."""
+    """Return the query that this Triton program computes, and its edges.
+
+    The results are six scalars: the query; where its edges begin and end; the index of its sums in
+    the workspace, if several programs share a query; whether the program has a query; and whether
+    it computes only a part of its edges. The arguments are :meth:`Rows.pointers` without the
+    columns.
+    """
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, 1)
     return (tl.max(row, axis=0), tl.max(begin, axis=0), tl.max(end, axis=0), tl.max(slot, axis=0),

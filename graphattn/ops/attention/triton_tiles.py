@@ -105,8 +105,9 @@ def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, channels:
 
 def _edges_of_a_tile(num_columns: int, channels: int, dtype: torch.dtype,
                      terms: Terms) -> int | None:
-    """Return the number of edges per tile from which on kernels over tiles are faster than kernels
-    over rows. Return None if kernels over tiles do not support the arguments."""
+    """Return the mean number of edges in a tile (a block of queries by keys) from which on kernels
+    that multiply whole tiles are faster than kernels that go along the edges of each query. Return
+    None if the former do not support the arguments."""
     width = width_of(channels)
     if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE or num_columns > MAX_COLUMNS:
         return None
@@ -200,9 +201,9 @@ def grads_of_keys(tiles: Tiles, rows: Rows, perm: Tensor, nodes: list[Tensor], t
 
 
 def _tasks(num_tiles: Tensor, totals: Tensor, num_edges: int, heads: int) -> Tasks:
-    """Return tasks for kernels that compute blocks of 64 rows. A block with a large share of all
-    tiles is cut into several tasks. ``num_tiles`` and ``totals`` are the results of
-    :func:`choose`."""
+    """Return the tasks of kernels that each compute a block of 64 queries, tile by tile of its
+    keys. A block with a large share of all tiles is cut into several tasks. ``num_tiles`` and
+    ``totals`` are the results of :func:`choose`."""
     max_tiles = num_edges // min(EDGES_OF_A_TILE.values())
     max_more = min(_SHARE_OF_A_PART // heads, max_tiles // _TILES_OF_A_PART)
     num_blocks = num_tiles.numel()
@@ -216,7 +217,6 @@ def _tasks(num_tiles: Tensor, totals: Tensor, num_edges: int, heads: int) -> Tas
 
 
 def _pointers(tiles: Tiles, rows: Rows) -> tuple[Tensor | int, ...]:
-    """Return the first arguments of every kernel over tiles, from ``indptr`` to ``max_more``."""
     tasks = tiles.tasks
     return (rows.indptr, rows.column, tiles.num_tiles, tasks.more, tasks.place_of_more,
             rows.num_rows, tasks.num_places, tasks.max_more)

@@ -218,9 +218,9 @@ def tile_weighted(total, weight, stride, left, starts, ends, num_rows, y, width)
 
 @jit_inline
 def _add_alone(total, weight, stride, left, starts, ends, begin, end, num_rows, y, c):
-    """Add ``weight[r, j - left] * y[j]`` to row r of the tile ``total``, for the columns j of its
-    range ``starts[r]:ends[r]`` that are also in ``begin:end``. Only the ``PANEL`` channels from
-    ``c`` on are added."""
+    """Add ``weight[r, j - left] * y[j]`` to ``total[r]``, for each column j that is in the range of
+    row r, ``starts[r]:ends[r]``, and in ``begin:end``. Only the ``PANEL`` channels from ``c`` on
+    are added."""
     space = len(total) // ROWS
     for r in range(num_rows):
         for at in range(c, c + PANEL, LANES):

@@ -121,9 +121,12 @@ class HopGrads(NamedTuple):
 
 @in_threads
 def _diffuse(items, progress, start, weight, teleport, messages, first_head, after, other, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: compute all hops of diffusion. Each hop
-    writes its weighted sums of values to ``messages``, and mixes them with the original values
-    ``start``. It writes the mixed values to ``after`` or to ``other``, in turn."""
+    """Compute all message-passing steps of diffusion, as a loop for
+    :func:`~graphattn.ops.cpu.schedule.run`.
+
+    Each step writes its weighted sums of values to ``messages``, and mixes them with the original
+    values ``start``. It writes the mixed values to ``after`` or to ``other``, in turn.
+    """
     indptr, edge_key = edges.indptr, edges.column
     x = start
     for hop in range(len(teleport) - 1, -1, -1):

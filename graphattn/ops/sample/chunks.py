@@ -84,8 +84,8 @@ def _nodes(first: Tensor, size: int) -> Tensor:
 
 
 def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
-    """Return ``factor[first[s]:first[s] + size]`` for each segment s, ``[segments, size, k]``. The
-    result is a view for one segment, and on CPUs also for adjacent segments."""
+    """Return ``factor[first[s]:first[s] + size]`` for each sequence s, ``[sequences, size, k]``.
+    The result is a view for one sequence, and on CPUs also for adjacent sequences."""
     num_segments = first.numel()
     if num_segments == 1 or first.device.type == 'cpu' and _are_adjacent(first, size):
         factor = factor.narrow(0, int(first[0]), size * num_segments)
@@ -95,6 +95,6 @@ def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
 
 
 def _are_adjacent(first: Tensor, size: int) -> bool:
-    """Return whether there are no gaps between segments of ``size`` nodes that begin at the nodes
-    ``first``. The segments must ascend without overlap."""
+    """Return whether the ranges of ``size`` nodes that begin at the nodes ``first`` have no gaps
+    between them. The ranges must ascend without overlap."""
     return int(first[-1] - first[0]) == size * (first.numel() - 1)

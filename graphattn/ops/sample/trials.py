@@ -48,10 +48,11 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class _Trials:
-    """Random trials of pairs, chunk by chunk. All chunks share its large buffers.
+    """Buffers and loop that decide for each (query, key) pair by a random trial whether it is an
+    edge, for one range of queries after the other.
 
-    New buffers for each chunk would not fit between the stored edges of earlier chunks. So memory
-    would grow by the size of the buffers with each chunk.
+    All ranges share the large buffers. New buffers for each range would not fit between the stored
+    edges of earlier ranges, so memory would grow by the size of the buffers with each range.
     """
 
     def __init__(self, device: torch.device):

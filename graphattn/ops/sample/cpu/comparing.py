@@ -94,16 +94,16 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
 
 
 def _is_short(model: FactorModel) -> bool:
-    """Return whether segments are so short that a compiled loop computes the products of their
-    factors as fast as torch."""
+    """Return whether the sequences of a batch are so short that a compiled loop multiplies the
+    factors of their probabilities as fast as torch."""
     ptr = model.key_ptr.numpy()
     longest = int((ptr[1:] - ptr[:-1]).max(initial=0))
     return longest <= _KEYS_PER_PIECE and 0 < longest * model.num_clusters <= SHORT
 
 
 def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None:
-    """Return the graph that :func:`compare` draws, or ``None`` if a probability exceeds 1. Products
-    are computed by a compiled loop, row by row."""
+    """Return the graph that :func:`compare` samples, or ``None`` if a probability exceeds 1. A
+    compiled loop computes the probabilities, query by query."""
     arrays, limits, dtype = pair_arrays(model), _limits(model, model.dtype), key_dtype(model)
     work = model.segments.num_pairs * (model.num_clusters + _PAIR)
     parts = _parts_of_rows(model, min(1 + work // _SHARED, _NUM_CHUNKS))
@@ -420,9 +420,12 @@ def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3
 
 @jit(inline=True)
 def _first_bits(stream, offset, quarter, j):
-    """Return the first 16 random bits of the trial with key ``j`` of a piece, the same as in
-    :func:`_try_quarters`. A quarter has ``quarter`` keys. The up to three keys after the last
-    quarter have a word of random bits each."""
+    """Return the first 16 random bits that decide whether key ``j`` of a range of keys becomes an
+    edge, the same as in :func:`_try_quarters`.
+
+    The keys are cut into quarters of ``quarter`` keys, which share words of random bits. The up to
+    three keys after the last quarter have a word each.
+    """
     if j >= 4 * quarter:
         return random_bits(stream, offset + j - 3 * quarter) & uint64(0xFFFF)
     return random_bits(stream, offset + j % quarter) >> uint64(16 * (j // quarter)) & uint64(0xFFFF)

@@ -82,7 +82,7 @@ def _search(cdf, half, target, cell):
 
 @jit()
 def _collect(seen, seen_groups, n, keys):
-    """Write the marked keys among the ``n`` keys of a segment to ``keys``, ascending, clear their
+    """Write the marked keys among the ``n`` keys of a sequence to ``keys``, ascending, clear their
     marks, and return their number. ``seen`` has a bit for each key, and ``seen_groups`` has a byte
     for each 4,096 keys."""
     end = uint64(0)

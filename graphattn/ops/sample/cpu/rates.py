@@ -72,8 +72,8 @@ class Rates:
 
     def _for_each_column(self, kernel: Callable, draws_per_entry: float, *arguments) -> None:
         """Run ``kernel(first, last, columns, key_ptr, *arguments)`` in threads, with an item for
-        each cluster of each segment. An item takes about the time of ``draws_per_entry`` draws for
-        each of its keys."""
+        each cluster of each sequence. Per key, an item takes about the time of ``draws_per_entry``
+        random keys."""
         num_columns = self.mass.size
         work = np.linspace(0, draws_per_entry * self.columns.size, num_columns + 1)
         in_threads(kernel, work, self.columns, self.key_ptr, *arguments)
@@ -98,9 +98,9 @@ def _dot_rows(first, last, query, per_cluster, query_segment, total):
 
 @jit(fastmath=REORDERED_SUMS)
 def _reduce_column(first, last, columns, key_ptr, mass, peak):
-    """Write the sum and the maximum of ``columns[v]`` over the keys of each segment to
-    ``mass[segment, v]`` and ``peak[segment, v]``. The items ``first:last`` are pairs of a cluster v
-    and a segment, numbered ``v * num_segments + segment``."""
+    """Write the sum and the maximum of ``columns[v]`` over the keys of each sequence to
+    ``mass[sequence, v]`` and ``peak[sequence, v]``. The items ``first:last`` are pairs of a cluster
+    v and a sequence, numbered ``v * num_sequences + sequence``."""
     num_segments = len(key_ptr) - 1
     for item in range(first, last):
         column, segment = item // num_segments, item % num_segments

@@ -98,8 +98,7 @@ def faster_thinning(model: FactorModel) -> Thinning | None:
 
 
 def _expected_edges(model: FactorModel) -> float:
-    """Return the expected number of edges, which is a lower bound of the expected number of
-    draws."""
+    """Return the expected number of edges. At least as many random keys must be drawn."""
     return sum_of_products(*pair_arrays(model)) + model.exploration * model.segments.num_pairs
 
 
@@ -128,8 +127,8 @@ def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
 
 
 def _is_less_work(num_draws: float, table_entries: int, num_pairs: int) -> bool:
-    """Return whether ``num_draws`` draws, with alias tables of ``table_entries`` entries, take less
-    time than a trial for each of ``num_pairs`` pairs."""
+    """Return whether drawing ``num_draws`` random keys takes less time than a random trial for each
+    of ``num_pairs`` (query, key) pairs. Drawing needs alias tables of ``table_entries`` entries."""
     return num_draws + TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 

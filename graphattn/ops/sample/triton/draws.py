@@ -111,8 +111,8 @@ class Draws:
         self._count(pieces=1)
 
     def _count(self, pieces: int) -> None:
-        """Draw how many keys each query draws in each of the ``pieces`` pieces of the keys of its
-        segment."""
+        """Draw the number of random keys of each query. The keys of its sequence are cut into
+        ``pieces`` ranges, and each range gets its own number."""
         self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
         self.mass = reduce_segments(self.key_factor, self.piece_ptr, 'sum')
         explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
@@ -130,9 +130,10 @@ class Draws:
              self.begin[-1])]).tolist()
 
     def _products(self, table: Tensor, pieces: int) -> Tensor:
-        """Return the dot product of the factor of each query with ``table[segment, piece]``, for
-        each piece of the keys of its segment, float64 ``[num_queries, pieces]``. ``table`` is
-        float64 ``[num_segments * pieces, k]``."""
+        """Return the dot product of the factor of each query with ``table[sequence, piece]``, for
+        each of the ranges (pieces) into which the keys of its sequence are cut. The result is
+        float64 ``[num_queries, pieces]``, and ``table`` is float64 ``[num_sequences * pieces,
+        k]``."""
         num_queries, clusters = self.query.shape
         out = table.new_empty(num_queries, pieces)
         _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
@@ -168,8 +169,8 @@ class Draws:
         return None
 
     def _fit(self) -> bool:
-        """Cut the keys of each segment into pieces until the draws of each query in a piece fit in
-        registers, and return whether this is possible."""
+        """Cut the keys of each sequence into so many ranges that the random keys of a query in a
+        range fit in registers. Return whether this is possible."""
         while self.max_expected > MAX_EXPECTED:
             pieces = self.pieces * math.ceil(self.max_expected / MAX_EXPECTED)
             pieces = min(pieces, self.model.num_keys)
@@ -201,8 +202,11 @@ class Draws:
 
     def _cdf(self) -> Tensor:
         """Return the cumulative shares of keys in each cluster, int64 ``[k * num_keys + 1]``, one
-        cluster after the other. The share of a key is relative to the sum over its piece of the
-        keys, and is an integer as in :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf`."""
+        cluster after the other.
+
+        The share of a key is relative to the sum over its range (piece) of the keys, and is an
+        integer as in :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf`.
+        """
         num_keys, clusters = self.key_factor.shape
         cdf = self.begin.new_zeros(clusters * num_keys + 1)
         width = torch.empty_like(cdf[1:])
@@ -215,8 +219,9 @@ class Draws:
 
 
 def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
-    """Return whether ``num_draws`` draws of keys, with a table of ``table_entries`` cumulative
-    shares, take less time than a random trial for each of ``num_pairs`` pairs."""
+    """Return whether drawing ``num_draws`` random keys takes less time than a random trial for each
+    of ``num_pairs`` (query, key) pairs. Drawing needs a table of ``table_entries`` cumulative
+    shares."""
     return num_draws + _CALL + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
@@ -230,8 +235,8 @@ def _rate_multiplier(bound: Tensor) -> Tensor:
 
 
 def _cut(ptr: Tensor, pieces: int) -> Tensor:
-    """Cut each segment of ``ptr`` into ``pieces`` pieces of about equal length. Return where each
-    piece begins, and where the last piece ends."""
+    """Cut the keys of each sequence into ``pieces`` ranges of about equal length. Return where each
+    range begins, and where the last range ends."""
     number = torch.arange(pieces, device=ptr.device)
     begin = ptr[:-1, None] + ptr.diff()[:, None] * number // pieces
     return torch.cat([begin.flatten(), ptr[-1:]])
@@ -265,8 +270,8 @@ def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTE
 
 @triton.jit
 def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return ``query[row]`` times ``table[piece]``, cluster by cluster, float64 ``[rows, WIDTH]``.
-    The values are 0 unless ``is_row``."""
+    """Return ``query[row]`` times ``table[piece]``, cluster by cluster, float64 ``[rows, WIDTH]``:
+    the weight of each cluster for each query. The values are 0 unless ``is_row``."""
     cluster = tl.arange(0, WIDTH)[None, :]
     inside = is_row[:, None] & (cluster < CLUSTERS)
     offered = tl.load(query + row[:, None] * CLUSTERS + cluster, mask=inside, other=0)
@@ -354,8 +359,8 @@ def draw_keys(
 
 @triton.jit
 def _random_bits(seed, task, draw):
-    """Return four uint32 tensors of random bits, with an element for each draw of each task, by
-    Philox (Salmon et al., 2011)."""
+    """Return four uint32 tensors of random bits, each ``[tasks, draws]``, by Philox (Salmon et al.,
+    2011)."""
     zero = draw.to(tl.uint32) * 0
     low, high = zero + task.to(tl.uint32)[:, None], zero + (task >> 32).to(tl.uint32)[:, None]
     return tl.philox(tl.load(seed), low, high, draw.to(tl.uint32), zero)
@@ -363,11 +368,11 @@ def _random_bits(seed, task, draw):
 
 @triton.jit
 def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
-    """Return a random cluster for each draw, and whether the draw explores instead. A draw that
-    explores chooses among all keys with equal probability.
+    """Return the random cluster from which each key is drawn, and whether the key is instead drawn
+    from all keys with equal probability (exploration).
 
     Clusters are chosen in proportion to ``weight`` ``[tasks, WIDTH]``, and exploration in
-    proportion to ``explored`` ``[tasks]``. The 32 random bits of a draw, as a fraction of 2**32,
+    proportion to ``explored`` ``[tasks]``. The 32 random bits of a key, as a fraction of 2**32,
     select from the cumulative weights.
     """
     total = tl.sum(weight, axis=1) + explored
@@ -417,11 +422,14 @@ def _draw_keys(begin, length, bits, explores, inside):
 @triton.jit
 def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTERS: tl.constexpr,
           DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
-    """Return which of the draws ``kept`` thinning keeps. Each draw is a pair of a query ``row`` and
-    a key ``node``. A pair with probability p was drawn at the rate ``multiplier * p``, and is kept
-    with probability ``p / (1 - exp(-multiplier * p))``. The coin of the draw, the fraction ``bits /
-    2**32``, decides. A coin below ``1 / multiplier`` always keeps the draw, so p is computed only
-    for other coins."""
+    """Return which of the random keys in the mask ``kept`` are edges. Each is a pair of a query
+    ``row`` and a key ``node``.
+
+    A pair with probability p was drawn at the rate ``multiplier * p``, and becomes an edge with
+    probability ``p / (1 - exp(-multiplier * p))``. The random fraction ``bits / 2**32`` decides. A
+    fraction below ``1 / multiplier`` always accepts the pair, so p is computed only for other
+    fractions.
+    """
     coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
     multiplier = multiplier[:, None]
     is_open = kept & (coin * multiplier >= 1)

@@ -52,11 +52,11 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
 
 
 def _segments_of_tiles(model: FactorModel) -> Tensor:
-    """Return the segment of each tile of queries, int64 ``[num_tiles]``.
+    """Return the sequence of each block of queries (tile), int64 ``[num_tiles]``.
 
-    Queries are cut into tiles at multiples of 64, and where segments begin. Only the GPU knows
-    where segments begin, so the host uses an upper bound of the number of tiles: the number of
-    multiples plus the number of segments. Programs of tiles without queries return at once.
+    Queries are cut into blocks at multiples of 64, and where sequences begin. Only the GPU knows
+    where sequences begin, so the host uses an upper bound of the number of blocks: the number of
+    multiples plus the number of sequences. Programs of blocks without queries return at once.
     """
     first_tile = model.query_ptr // _ROWS + torch.arange(model.num_segments + 1,
                                                          device=model.device)
