@@ -317,8 +317,8 @@ def _shown(numbers: Tensor, most: int = 8) -> str:
 
 def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
     """Raise an error unless ``order`` is a permutation of the nodes, int64 ``[num_nodes]``, that
-    keeps each node in its segment. ``ptr`` marks where the segments begin, ``[num_segments +
-    1]``."""
+    keeps each node in its sequence (segment). ``ptr`` marks where the segments begin,
+    ``[num_segments + 1]``."""
     check_integers(name, order)
     check_has_numbers(name, order)
     if order.device != ptr.device:
@@ -366,16 +366,16 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
 
 
 def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
-    """Raise an error unless every segment of the graph has equal numbers of keys and queries. The
-    message names ``operation``, the method that needs this, and ends with ``hint``."""
+    """Raise an error unless every sequence (segment) of the graph has equal numbers of keys and
+    queries. The message names ``operation``, the method that needs this, and ends with ``hint``."""
     if not graph.is_square:
         raise ValueError(f"'{operation}' needs equal numbers of keys and queries in each segment "
                          f"(got {graph}){hint}")
 
 
 def check_segments_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_ptr: Tensor) -> None:
-    """Raise an error if an edge of a graph in CSR format joins a query of one segment to a key of
-    another.
+    """Raise an error if an edge of a graph in CSR format joins a query of one sequence (segment) to
+    a key of another.
 
     Args:
         indptr (Tensor): Where the edges of each query begin, int64 ``[num_queries + 1]``.

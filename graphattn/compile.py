@@ -71,8 +71,8 @@ def attend(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def attend_with_softcap(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile attention with a softcap, for one hop and for several hops, forward and backward, by
-    computing it once."""
+    """Compile attention with a softcap, for one message-passing step (hop) and for several hops,
+    forward and backward, by computing it once."""
     _attend_in_tiles(num_nodes, dtype, softcap=1.)
     for hops in (1, 2):
         _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), softcap=1., hops=hops,
@@ -89,14 +89,15 @@ def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def attend_and_diffuse(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile attention of several hops, forward and backward, by computing it once."""
+    """Compile attention of several message-passing steps (hops), forward and backward, by computing
+    it once."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), hops=2, teleport=0.5,
                           backend='numba'))
 
 
 def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile the weights of edges and the weighted sums over one hop and over several hops,
-    forward and backward, by computing them once."""
+    """Compile the weights of edges and the weighted sums over one message-passing step (hop) and
+    over several hops, forward and backward, by computing them once."""
     graph, tokens = _graph(num_nodes), _tokens(num_nodes, dtype)
     out, weight = edge_attention(*tokens, graph, return_attention_weights=True, backend='numba')
     _train(out + attention_diffusion(weight, tokens[2], graph, hops=2, teleport=0.5,

@@ -102,8 +102,8 @@ def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
 
 
 def check_square(graph: BipartiteGraph) -> None:
-    """Raise an error unless every segment of the graph has equal numbers of queries and keys, so
-    that queries and keys can be the same tokens."""
+    """Raise an error unless every sequence (segment) of the graph has equal numbers of queries and
+    keys, so that queries and keys can be the same tokens."""
     if not graph.is_square:
         raise ValueError(f"'graph' must have equal numbers of keys and queries in every segment, "
                          f"because each hop uses the same tokens as keys and as queries (got "

@@ -99,7 +99,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
 
 def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
     """Return a backend that computes the attention weights first and then the weighted sums, as
-    several hops need it.
+    several message-passing steps (hops) need it.
 
     Args:
         name (str): ``'auto'`` or the name of a backend.

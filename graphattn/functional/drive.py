@@ -104,8 +104,8 @@ class Placement:
 
     def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,
                terms: LogitTerms) -> Tensor:
-        """Return the output of one hop, given the keys and values of the caller. The driver calls
-        this method only if :attr:`in_parts` is True."""
+        """Return the output of one message-passing step (hop), given the keys and values of the
+        caller. The driver calls this method only if :attr:`in_parts` is True."""
         raise NotImplementedError
 
     def put(self, out: Tensor) -> Tensor:

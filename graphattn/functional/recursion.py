@@ -50,7 +50,8 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
 
 def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
             spread: Tensor, *, to_the_limit: bool) -> Tensor:
-    """Return the values after several hops, or the limit of infinitely many hops.
+    """Return the values after several message-passing steps (hops), or the limit of infinitely many
+    hops.
 
     Args:
         one_hop (Callable): Function of ``(weight, value)`` that returns the weighted sums of

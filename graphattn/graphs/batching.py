@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> BipartiteGraph:
-    """Return the disjoint union of ``graphs``, which must all be of class ``kind``. The segments of
-    the first graph come first, and the segments of each graph keep their order."""
+    """Return the disjoint union of ``graphs``, which must all be of class ``kind``. The sequences
+    (segments) of the first graph come first, and the segments of each graph keep their order."""
     graphs = _check_can_be_joined(kind, graphs)
     if len(graphs) == 1:
         return graphs[0]  # graphs are immutable, so no copy is needed
@@ -49,8 +49,8 @@ def _add(key: Tensor, start: int) -> None:
 
 @cache_host_copies
 def unbatch(self: BipartiteGraph) -> list[BipartiteGraph]:
-    """Return a list with one graph for each segment of this graph. :meth:`unbatch` is the inverse
-    of :meth:`batch`."""
+    """Return a list with one graph for each sequence (segment) of this graph. :meth:`unbatch` is
+    the inverse of :meth:`batch`."""
     return [self.segment(number) for number in range(self.num_segments)]
 
 

@@ -17,7 +17,7 @@ from graphattn.graphs.segments import Segments
 
 
 class CompleteGraph(BipartiteGraph):
-    """Graph in which each query attends to all keys of its segment.
+    """Graph in which each query attends to all keys of its sequence (segment).
 
     The list of edges is built when it is first read, because dense attention does not need it.
     Copies of this graph, and graphs that its methods return, are plain :class:`BipartiteGraph`
@@ -60,7 +60,7 @@ class CompleteGraph(BipartiteGraph):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges: all (query, key) pairs inside the segments."""
+        """Number of edges: all (query, key) pairs inside the sequences (segments)."""
         return self._segments.num_pairs
 
     @property

@@ -212,8 +212,8 @@ class BipartiteGraph:
 
     @classmethod
     def batch(cls, graphs: Sequence[BipartiteGraph]) -> BipartiteGraph:
-        """Return the disjoint union of ``graphs``. The segments of the first graph come first, and
-        the segments of each graph keep their order.
+        """Return the disjoint union of ``graphs``. The sequences (segments) of the first graph come
+        first, and the segments of each graph keep their order.
 
         Raises:
             ValueError: ``graphs`` is empty, only some of the graphs have ``edge_prob``, or the
@@ -290,27 +290,29 @@ class BipartiteGraph:
 
     @property
     def segments(self) -> Segments:
-        """The segments of the graph, as a :class:`graphattn.graphs.segments.Segments`."""
+        """The sequences (segments) of the graph, as a
+        :class:`graphattn.graphs.segments.Segments`."""
         return self._segments
 
     @property
     def query_ptr(self) -> Tensor:
-        """Return where the queries of each segment begin, int64 ``[num_segments + 1]``."""
+        """Return where the queries of each sequence (segment) begin, int64 ``[num_segments +
+        1]``."""
         return self._segments.query_ptr.clone()
 
     @property
     def key_ptr(self) -> Tensor:
-        """Return where the keys of each segment begin, int64 ``[num_segments + 1]``."""
+        """Return where the keys of each sequence (segment) begin, int64 ``[num_segments + 1]``."""
         return self._segments.key_ptr.clone()
 
     @property
     def num_queries(self) -> int:
-        """Number of queries over all segments."""
+        """Number of queries over all sequences (segments)."""
         return self._indptr.numel() - 1
 
     @property
     def num_keys(self) -> int:
-        """Number of keys over all segments."""
+        """Number of keys over all sequences (segments)."""
         return self._num_keys
 
     @property
@@ -320,7 +322,7 @@ class BipartiteGraph:
 
     @property
     def num_pairs(self) -> int:
-        """Number of (query, key) pairs inside the segments."""
+        """Number of (query, key) pairs inside the sequences (segments)."""
         is_one_segment = self._segments.query_ptr.size(0) == 2  # needs no tensor values
         num_queries = self._indptr.numel() - 1
         return num_queries * self._num_keys if is_one_segment else self._segments.num_pairs
@@ -333,15 +335,15 @@ class BipartiteGraph:
 
     @property
     def is_square(self) -> bool:
-        """Return whether every segment has equal numbers of keys and queries. Only then can keys
-        and queries be the same tokens."""
+        """Return whether every sequence (segment) has equal numbers of keys and queries. Only then
+        can keys and queries be the same tokens."""
         return self._segments.is_square
 
     @cached_property
     def is_complete(self) -> bool:
-        """Return whether each query is known to attend to all keys of its segment. The answer is
-        ``False`` in compiled code, which cannot read the sizes of segments. Reading these sizes
-        synchronises a GPU, so they are read only if the number of edges does not rule out a
+        """Return whether each query is known to attend to all keys of its sequence (segment). The
+        answer is ``False`` in compiled code, which cannot read the sizes of segments. Reading these
+        sizes synchronises a GPU, so they are read only if the number of edges does not rule out a
         complete graph."""
         # Square segments have the fewest pairs if all have the same size.
         are_square = self._segments.query_ptr is self._segments.key_ptr
@@ -379,7 +381,8 @@ class BipartiteGraph:
         return torch.bincount(self.key, minlength=self.num_keys)
 
     def density(self, per_segment: bool = False) -> float | Tensor:
-        """Return the fraction of the (query, key) pairs inside the segments that are edges.
+        """Return the fraction of the (query, key) pairs inside the sequences (segments) that are
+        edges.
 
         Args:
             per_segment (bool): Whether to return one value for each segment instead of one for all
@@ -394,7 +397,7 @@ class BipartiteGraph:
         return self.edges_per_segment().double() / self._segments.pairs_per_segment().clamp(min=1)
 
     def edges_per_segment(self) -> Tensor:
-        """Return the number of edges of each segment, int64 ``[num_segments]``."""
+        """Return the number of edges of each sequence (segment), int64 ``[num_segments]``."""
         return self._indptr[self._segments.query_ptr].diff()
 
     def validate(self) -> BipartiteGraph:
@@ -477,7 +480,8 @@ class BipartiteGraph:
                         self._segments.transpose(), edge_prob)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two graphs have equal sizes, segments, edges and edge probabilities."""
+        """Return whether two graphs have equal sizes, sequences (segments), edges and edge
+        probabilities."""
         if not isinstance(other, BipartiteGraph):
             return NotImplemented
         if self.device != other.device or (self.edge_prob is None) != (other.edge_prob is None):

@@ -103,7 +103,7 @@ class Segments:
 
     @classmethod
     def join(cls, parts: list[Segments], sizes: list[tuple[int, int]]) -> Segments:
-        """Return the segments of the disjoint union of several graphs.
+        """Return the sequences (segments) of the disjoint union of several graphs.
 
         Args:
             parts (list of Segments): The segments of each graph.
@@ -131,7 +131,7 @@ class Segments:
 
     @property
     def num_pairs(self) -> int:
-        """Number of (query, key) pairs inside the segments."""
+        """Number of (query, key) pairs inside the sequences (segments)."""
         if self._num_pairs is not None:
             return self._num_pairs
         num_pairs = int(self.pairs_per_segment().sum())
@@ -141,8 +141,8 @@ class Segments:
 
     @property
     def is_square(self) -> bool:
-        """Return whether every segment has equal numbers of keys and queries. Only then can keys
-        and queries be the same tokens."""
+        """Return whether every sequence (segment) has equal numbers of keys and queries. Only then
+        can keys and queries be the same tokens."""
         if self._is_square is not None:
             return self._is_square
         is_square = self.query_ptr is self.key_ptr or torch.equal(self.query_ptr, self.key_ptr)
@@ -152,7 +152,8 @@ class Segments:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Numbers of queries and of keys of each segment. The first call synchronises a GPU."""
+        """Numbers of queries and of keys of each sequence (segment). The first call synchronises a
+        GPU."""
         if self._shapes is not None:
             return self._shapes
         shapes = list(zip(*(host_copy(ptr).diff().tolist() for ptr in self.ptrs)))
@@ -162,7 +163,7 @@ class Segments:
 
     @cached_property
     def num_runs(self) -> int:
-        """Number of runs of consecutive segments that have the same shape."""
+        """Number of runs of consecutive sequences (segments) that have the same shape."""
         return sum(1 for _ in groupby(self.shapes))
 
     def known(self) -> tuple[int | None, bool | None]:
@@ -171,26 +172,27 @@ class Segments:
         return self._num_pairs, self._is_square
 
     def pairs_per_segment(self) -> Tensor:
-        """Return the number of (query, key) pairs in each segment, int64 ``[num_segments]``."""
+        """Return the number of (query, key) pairs in each sequence (segment), int64
+        ``[num_segments]``."""
         return self.query_ptr.diff() * self.key_ptr.diff()
 
     def of_queries(self, num_queries: int | None = None) -> Tensor:
-        """Return the index of the segment of each query, int64 ``[num_queries]``. Without
-        ``num_queries``, this synchronises a GPU."""
+        """Return the index of the sequence (segment) of each query, int64 ``[num_queries]``.
+        Without ``num_queries``, this synchronises a GPU."""
         return segment_of(self.query_ptr, num_queries)
 
     def of_keys(self, num_keys: int | None = None) -> Tensor:
-        """Return the index of the segment of each key, int64 ``[num_keys]``. Without ``num_keys``,
-        this synchronises a GPU."""
+        """Return the index of the sequence (segment) of each key, int64 ``[num_keys]``. Without
+        ``num_keys``, this synchronises a GPU."""
         return segment_of(self.key_ptr, num_keys)
 
     def transpose(self) -> Segments:
-        """Return the segments in which queries and keys are exchanged."""
+        """Return the sequences (segments) in which queries and keys are exchanged."""
         return Segments(self.key_ptr, self.query_ptr)
 
     def to(self, device: torch.device | str) -> Segments:
-        """Return the segments on ``device``. Properties that are computed already are not computed
-        again."""
+        """Return the sequences (segments) on ``device``. Properties that are computed already are
+        not computed again."""
         query_ptr = self.query_ptr.to(device)
         is_shared = self.key_ptr is self.query_ptr
         key_ptr = query_ptr if is_shared else self.key_ptr.to(device)
@@ -226,19 +228,20 @@ def _one_segment_per_head(heads: int, num_nodes: int, device: torch.device) -> T
 
 
 def segment_of(ptr: Tensor, num_nodes: int | None = None) -> Tensor:
-    """Return the index of the segment that each node belongs to, int64 ``[num_nodes]``. ``ptr``
-    marks where the segments begin."""
+    """Return the index of the sequence (segment) that each node belongs to, int64 ``[num_nodes]``.
+    ``ptr`` marks where the segments begin."""
     return torch.repeat_interleave(ptr.diff(), output_size=num_nodes)
 
 
 def sum_segments(value: Tensor, ptr: Tensor) -> Tensor:
-    """Return the sum of ``value`` over the nodes of each segment, float64 ``[num_segments,
+    """Return the sum of ``value`` over the nodes of each sequence (segment), float64
+    ``[num_segments,
     ...]``."""
     return reduce_segments(value, ptr, 'sum')
 
 
 def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
-    """Return the sum or maximum of ``value`` over the nodes of each segment, float64
+    """Return the sum or maximum of ``value`` over the nodes of each sequence (segment), float64
     ``[num_segments, ...]``. ``reduce`` is ``'sum'`` or ``'max'``; a maximum is at least 0."""
     value = value.double() if reduce == 'sum' else value
     if value.device.type != 'cpu':
@@ -251,8 +254,8 @@ def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Return where the segments of several graphs begin if the nodes of these graphs are
-    concatenated.
+    """Return where the sequences (segments) of several graphs begin if the nodes of these graphs
+    are concatenated.
 
     Args:
         ptrs (list of Tensor): Where the segments of each graph begin, int64, from 0.

@@ -12,7 +12,7 @@ from graphattn.graphs.graph import BipartiteGraph
 
 # A tuple, because torch.compile cannot build other objects from symbolic slices.
 def dense_segments(graph: BipartiteGraph) -> Iterator[tuple[slice, slice, slice, tuple, Tensor]]:
-    """Yield a tuple of five values for each segment of the graph:
+    """Yield a tuple of five values for each sequence (segment) of the graph:
 
     - three slices: its queries, its keys and its edges;
     - a pair with the query and the key of each edge, counted from the first node of the segment;
@@ -31,15 +31,15 @@ def dense_segments(graph: BipartiteGraph) -> Iterator[tuple[slice, slice, slice,
 
 
 def on_pairs(on_edges: Tensor, at: tuple[Tensor, Tensor], mask: Tensor, fill: float) -> Tensor:
-    """Return a value for every pair of a segment, ``[queries, keys, heads]``: for an edge its value
-    in ``on_edges`` ``[edges, heads]``, and for other pairs ``fill``. ``at`` and ``mask`` come from
-    :func:`dense_segments`."""
+    """Return a value for every pair of a sequence (segment), ``[queries, keys, heads]``: for an
+    edge its value in ``on_edges`` ``[edges, heads]``, and for other pairs ``fill``. ``at`` and
+    ``mask`` come from :func:`dense_segments`."""
     pairs = on_edges.new_full((*mask.shape[:2], on_edges.size(1)), fill)
     return pairs.index_put(at, on_edges)
 
 
 def of_keys(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the vector of the key of every pair of a segment, ``[queries, keys, heads,
+    """Return the vector of the key of every pair of a sequence (segment), ``[queries, keys, heads,
     channels]``, or 0 if the pair is not an edge.
 
     Pairs without an edge are set to 0 before they are multiplied. So a NaN in a key or value

@@ -20,8 +20,8 @@ from graphattn.placement.overlap import Split, attend_overlapped
 
 
 class Exchange(Placement):
-    """Placement of keys and values on several processes. Before every hop, each process receives
-    the keys and values that its edges need.
+    """Placement of keys and values on several processes. Before every message-passing step (hop),
+    each process receives the keys and values that its edges need.
 
     Args:
         heads (int, optional): Number of heads, if each head has its own graph; None if all heads

@@ -74,9 +74,9 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int,
 
 def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
                        scale: float, dropout_p: float) -> Tensor:
-    """Return attention inside segments by torch's ``scaled_dot_product_attention``. All tensors are
-    ``[segments, heads, tokens, channels]``. If logits on a CPU are so large that rounding errors
-    would matter, torch's kernel that stores the weights is used."""
+    """Return attention inside sequences (segments) by torch's ``scaled_dot_product_attention``. All
+    tensors are ``[segments, heads, tokens, channels]``. If logits on a CPU are so large that
+    rounding errors would matter, torch's kernel that stores the weights is used."""
     may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
     keeps_weights = may_round and _may_be_large(query, key, scale)
     with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():

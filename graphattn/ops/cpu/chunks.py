@@ -86,8 +86,8 @@ def clear(rows, shift):
 
 @jit
 def keys_per_chunk(channels, edges, segment):
-    """Return the size of the chunks of a segment: how many of its keys loops copy into the cache
-    together.
+    """Return the size of the chunks of a sequence (segment): how many of its keys loops copy into
+    the cache together.
 
     A chunk of keys with ``channels`` values each fits in the cache. But if rows have few edges, a
     chunk is larger, so that a row has about 16 edges in it. All work items of a segment use the
@@ -121,8 +121,8 @@ def prefetch_keys(rows, low, edge_key, first, last):
 
 @jit
 def max_chunk(items, channels, edges):
-    """Return the largest number of keys in a chunk, over the segments of all work items.
-    ``channels`` is the number of values of a key in the chunk."""
+    """Return the largest number of keys in a chunk, over the sequences (segments) of all work
+    items. ``channels`` is the number of values of a key in the chunk."""
     largest = 0
     for item in range(len(items)):
         largest = max(largest, keys_per_chunk(channels, edges, items[item, 3]))
@@ -132,7 +132,7 @@ def max_chunk(items, channels, edges):
 @jit_inline
 def first_from(up, last_key, edge_key, first, last):
     """Return the first of the edges ``first:last`` of a row whose key is at least ``up``, or
-    ``last`` if there is none. ``last_key`` is the end of the keys of the segment."""
+    ``last`` if there is none. ``last_key`` is the end of the keys of the sequence (segment)."""
     if up == last_key:
         return last
     while first < last and edge_key[first] < up:

@@ -29,7 +29,7 @@ class Edges(NamedTuple):
     def of_rows(cls, indptr: Tensor, column: Tensor, perm: Tensor | None = None) -> Edges:
         """Return the edges as a single segment, for loops over values ``[heads, nodes, channels]``.
         There, the values of one head are close together in memory, so the loops need no division
-        into segments.
+        into sequences (segments).
 
         Args:
             indptr (Tensor): Where the edges of each row begin.

@@ -38,9 +38,9 @@ _ALONE = 2  # time of an edge in a column that not all rows share, relative to a
 
 @jit
 def in_tiles(edges, most, fixed):
-    """Return which segments are worth computing in tiles, bool ``[num_segments]``: those whose
-    tiles have at most ``most`` pairs for each edge. The overhead of each row of a tile counts as
-    ``fixed`` pairs."""
+    """Return which sequences (segments) are worth computing in tiles, bool ``[num_segments]``:
+    those whose tiles have at most ``most`` pairs for each edge. The overhead of each row of a tile
+    counts as ``fixed`` pairs."""
     num_segments = len(edges.row_ptr) - 1
     are_tiled = np.empty(num_segments, np.bool_)
     for segment in range(num_segments):

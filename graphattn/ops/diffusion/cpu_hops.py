@@ -26,7 +26,8 @@ from graphattn.ops.cpu.schedule import finish_and_next_item, next_item, run, wai
 
 class Hops(NamedTuple):
     """Inputs of diffusion and workspaces for a slice of the heads, and the messages of all heads.
-    The *message* of a query in a hop is the weighted sum of the values of its keys."""
+    The *message* of a query in a message-passing step (hop) is the weighted sum of the values of
+    its keys."""
 
     start: Tensor  # the original values, [heads, nodes, channels]
     teleport: Tensor  # [hops, heads, nodes]
@@ -60,8 +61,8 @@ class Hops(NamedTuple):
 
     def diffuse(self, edges: Edges, weight: Tensor) -> Tensor:
         """Return the values after the last hop, ``[heads, nodes, channels]``, and store the
-        messages of all hops unless ``self.messages`` is empty. ``weight`` is ``[heads,
-        num_edges]``, sorted by query."""
+        messages of all message-passing steps (hops) unless ``self.messages`` is empty. ``weight``
+        is ``[heads, num_edges]``, sorted by query."""
         after, other, unkept = self.spaces
         messages, first_head = (self.messages, self.first_head) if len(self.messages) else (
             unkept.unsqueeze(0), 0)

@@ -87,7 +87,7 @@ def diffused_attention_backward_cuda(
 
 def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
             messages: Tensor) -> Tensor:
-    """Return the values after all hops, ``[nodes, heads, channels]``.
+    """Return the values after all message-passing steps (hops), ``[nodes, heads, channels]``.
 
     Args:
         weight (Tensor): ``[heads, num_edges]``.

@@ -12,8 +12,9 @@ from graphattn.graphs.segments import Segments
 
 class Chunk(NamedTuple):
     """Pairs of queries and keys whose products are computed at once. The queries are consecutive
-    queries of one segment, or all queries of several segments of the same shape. The keys are all
-    keys of these segments, or a *piece* of the keys of each segment: a range of them."""
+    queries of one sequence (segment), or all queries of several segments of the same shape. The
+    keys are all keys of these segments, or a *piece* of the keys of each segment: a range of
+    them."""
 
     first_query: Tensor  # of each segment, int64 [segments]
     num_queries: int  # of each segment
@@ -36,8 +37,8 @@ class Chunk(NamedTuple):
         return self.first_key.repeat_interleave(self.num_queries)
 
     def products(self, query_factor: Tensor, key_factor: Tensor, workspace: Tensor) -> Tensor:
-        """Return the products of the factors of all pairs of the chunk, ``[segments * num_queries,
-        num_keys]``.
+        """Return the products of the factors of all pairs of the chunk, ``[segments *
+        num_queries, num_keys]``.
 
         Args:
             query_factor (Tensor): ``[all queries, k]``.
@@ -54,7 +55,7 @@ class Chunk(NamedTuple):
 
 def chunks_of(segments: Segments, pairs_per_chunk: int,
               keys_per_piece: int | None = None) -> list[Chunk]:
-    """Return chunks that together contain all pairs inside the segments.
+    """Return chunks that together contain all pairs inside the sequences (segments).
 
     Args:
         segments (Segments): The segments.

@@ -74,8 +74,8 @@ def _check_nodes_of_heads(factors: dict[str, Tensor]) -> None:
 
 
 def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int, int]) -> None:
-    """Raise a ValueError unless all heads have equal numbers of segments, queries and keys.
-    ``sizes`` are the numbers of queries and of keys. On a GPU, only the number of segments is
+    """Raise a ValueError unless all heads have equal numbers of sequences (segments), queries and
+    keys. ``sizes`` are the numbers of queries and of keys. On a GPU, only the number of segments is
     checked."""
     if num_heads == 1 or len(segments) == 0:
         return

@@ -147,7 +147,8 @@ class FactorModel:
         return mixed.reshape(self.query_factor.shape)
 
     def rate_factors(self) -> tuple[Tensor, Tensor]:
-        r"""Return two factors whose product is :math:`p_{ij} + \delta` inside the segments.
+        r"""Return two factors whose product is :math:`p_{ij} + \delta` inside the sequences
+        (segments).
 
         The factors are :math:`\hat Q \hat S` and :math:`\hat K`. With exploration, they have one
         more cluster, to which every node belongs.
@@ -175,7 +176,8 @@ class FactorModel:
         return torch.where(same_segment, prob, 0.)
 
     def expected_edges(self) -> Tensor:
-        r"""Return the sum of :math:`p_{ij} + \delta` over the pairs of each segment, in O(nk).
+        r"""Return the sum of :math:`p_{ij} + \delta` over the pairs of each sequence (segment), in
+        O(nk).
 
         This is the expected number of draws of :func:`~graphattn.samplers.sample_fastrg`, before
         duplicates merge. If no :math:`p_{ij} + \delta` exceeds 1, it is also the expected number of

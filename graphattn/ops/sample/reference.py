@@ -19,8 +19,8 @@ DISTRIBUTIONS = {
 
 def edge_probabilities(model: FactorModel, distribution: str) -> Tensor:
     """Return the probability of each pair of a query and a key, ``[num_queries, num_keys]``. Pairs
-    outside the segments have probability 0. ``distribution`` is a key of :data:`DISTRIBUTIONS`,
-    ``'bernoulli'`` or ``'poisson'``."""
+    outside the sequences (segments) have probability 0. ``distribution`` is a key of
+    :data:`DISTRIBUTIONS`, ``'bernoulli'`` or ``'poisson'``."""
     return DISTRIBUTIONS[distribution](model.expectation())
 
 

@@ -24,7 +24,7 @@ def pair_factors(model: FactorModel) -> tuple[Tensor, Tensor]:
 
 def pair_arrays(model: FactorModel) -> tuple[np.ndarray, ...]:
     """Return four arrays: the two results of :func:`pair_factors`, and where the queries and the
-    keys of each segment begin."""
+    keys of each sequence (segment) begin."""
     query, key_factor = pair_factors(model)
     query_ptr, key_ptr = model.segments.ptrs
     return query.numpy(), key_factor.numpy(), query_ptr.numpy(), key_ptr.numpy()
@@ -34,7 +34,7 @@ class Rates:
     r"""The rates :math:`p_{ij} + \delta` at which keys are drawn, as the product of a matrix of
     queries and a matrix of keys. Both have a column for each cluster. If there is exploration, one
     more column stands for the rate :math:`\delta`, which all pairs share. The sum and the maximum
-    of each column over the keys of a segment are stored too."""
+    of each column over the keys of a sequence (segment) are stored too."""
 
     def __init__(self, model: FactorModel):
         query, key_factor = model.rate_factors()
@@ -46,8 +46,8 @@ class Rates:
         self._for_each_column(_reduce_column, PRODUCT, self.mass, self.peak)
 
     def of_queries(self) -> np.ndarray:
-        """Return the sum of the rates of each query over the keys of its segment, float64
-        ``[num_queries]``."""
+        """Return the sum of the rates of each query over the keys of its sequence (segment),
+        float64 ``[num_queries]``."""
         return self._per_query(self.mass)
 
     def bounds(self) -> np.ndarray:
@@ -123,7 +123,7 @@ def product_of_rows(x, i, y, j):
 @jit(fastmath=REORDERED_SUMS)
 def sum_of_products(query, key, query_ptr, key_ptr):
     """Return the sum of the dot products of ``query[i]`` and ``key[j]`` over all pairs i and j
-    inside the segments, in O(nodes * k)."""
+    inside the sequences (segments), in O(nodes * k)."""
     num_clusters = query.shape[1]
     query_mass, key_mass, total = np.empty(num_clusters), np.empty(num_clusters), 0.
     for segment in range(len(query_ptr) - 1):

@@ -25,7 +25,7 @@ _SHARE = 2**17
 
 class Rows(NamedTuple):
     """The keys of the edges of each query, ascending. Keys are counted from the first key of the
-    segment, and there are gaps between the rows of two queries."""
+    sequence (segment), and there are gaps between the rows of two queries."""
 
     keys: np.ndarray  # uint32
     begin: np.ndarray  # where the row of each query begins in ``keys``, int64 [num_queries]
@@ -45,9 +45,9 @@ def key_dtype(model: FactorModel) -> type:
 
 
 def graph_of_rows(model: FactorModel, indptr: np.ndarray, key: np.ndarray) -> BipartiteGraph:
-    """Return a graph with the segments of ``model``, given its CSR arrays: where the edges of each
-    query begin, and the key of each edge. Allocate these arrays by numpy, which requests huge
-    pages, and not by torch."""
+    """Return a graph with the sequences (segments) of ``model``, given its CSR arrays: where the
+    edges of each query begin, and the key of each edge. Allocate these arrays by numpy, which
+    requests huge pages, and not by torch."""
     return BipartiteGraph._of(torch.from_numpy(indptr), torch.from_numpy(key), model.num_keys,
                               model.segments, None)
 
