@@ -439,8 +439,8 @@ class _Halos:
         self._kept: dict[tuple, tuple[weakref.ref[BipartiteGraph] | None, int, Halo]] = {}
 
     def begin_step(self) -> None:
-        """Count a step, and drop halos that are too old or belong to a graph that no longer
-        exists."""
+        """Count a step of training. Drop the plans of exchange between processes (halos) that are
+        too old, or that belong to a graph that no longer exists."""
         self._step += 1
         self._kept = {key: entry for key, entry in self._kept.items()
                       if self._step - entry[1] <= self._max_age
@@ -471,8 +471,8 @@ class _Halos:
         return graph in self._given or graph in self._causes
 
     def get(self, key: tuple, graph: BipartiteGraph, plan: Callable[[], Halo]) -> Halo:
-        """Return the halo that is cached under ``key``. If there is none, call ``plan`` and cache
-        its result.
+        """Return the plan of exchange between processes (halo) that is cached under ``key``. If
+        there is none, call ``plan`` and cache its result.
 
         Args:
             key (tuple): The same in all processes.

@@ -93,13 +93,14 @@ class Placement:
         return key
 
     def values(self, value: Tensor, hop: int) -> Tensor:
-        """Return the values that the edges need at hop number ``hop``, counted from 0, in the order
-        of :meth:`keys`. ``value`` contains the values of the caller's tokens before this hop."""
+        """Return the values that the edges need at message-passing step ``hop``, counted from 0, in
+        the order of :meth:`keys`. ``value`` contains the values of the caller's tokens before this
+        step."""
         return value
 
     def pairs(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values that the edges need at the first hop, from :meth:`keys` and
-        :meth:`values`."""
+        """Return the keys and values that the edges need at the first message-passing step, from
+        :meth:`keys` and :meth:`values`."""
         return self.keys(key), self.values(value, 0)
 
     def attend(self, kernel: Backend, query: Tensor, key: Tensor, value: Tensor,

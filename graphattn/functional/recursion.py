@@ -19,8 +19,9 @@ from graphattn.ops.edge_math import restart
 
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
                     value: Tensor) -> Tensor:
-    """Check ``teleport`` and ``hops``, and return the teleport probability of each hop, ``[hops,
-    num_tokens, heads]``, at least float32. ``value`` is ``[num_tokens, heads, channels]``.
+    """Check ``teleport`` and ``hops``, and return the teleport probability of each message-passing
+    step (hop), which is the fraction of the original values that is mixed in. The result is
+    ``[hops, num_tokens, heads]``, at least float32. ``value`` is ``[num_tokens, heads, channels]``.
 
     The first dimension is 1 with ``hops=math.inf``, and 0 if diffusion returns the values
     unchanged.
@@ -158,8 +159,8 @@ _HOPS_OF_TRIAL = 1_000
 
 
 def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) -> bool:
-    """Return whether ``hops`` and ``teleport`` describe plain attention: one hop without
-    teleport."""
+    """Return whether ``hops`` and ``teleport`` describe plain attention: one step of message
+    passing, in which none of the original values are mixed in."""
     return hops == 1 and not isinstance(teleport, Tensor | Sequence) and teleport == 0
 
 

@@ -83,8 +83,9 @@ class InputClusters(NamedTuple):
 
 
 def counts_of(candidates: Sequence[Any]) -> tuple[int, ...]:
-    """Return into how many clusters k-means must group the tokens for ``candidates``: 32 for the
-    candidate ``'8 keys of 32 clusters'``. Candidates of other kinds need no clusters.
+    """Return into how many clusters k-means must group the tokens for ``candidates``, the
+    descriptions of edges among which a fit chooses: 32 for ``'8 keys of 32 clusters'``. Other
+    descriptions need no clusters.
 
     Args:
         candidates (sequence): Patterns and other edges that :func:`profile` measures.

@@ -63,8 +63,8 @@ Candidate = Pattern | Own | ClusterKeys
 
 
 def candidate(given: Pattern | str) -> Candidate:
-    """Convert ``given`` to a candidate: a pattern, or another description of edges, that a fit can
-    choose for a head.
+    """Convert ``given`` to a pattern, or to another description of edges that a fit can choose for
+    a head (candidate).
 
     Args:
         given (Pattern or str): A pattern, its expression, or a text such as ``'8 own keys'``,
@@ -87,8 +87,8 @@ def candidate(given: Pattern | str) -> Candidate:
 
 
 def is_found(given: Candidate) -> bool:
-    """Return whether a candidate, such as ``'8 own keys'``, stands for edges that are found in the
-    attention weights of each head. A pattern has the same edges in all heads."""
+    """Return whether a description of edges, such as ``'8 own keys'``, stands for edges that are
+    found in the attention weights of each head. A pattern has the same edges in all heads."""
     return not isinstance(given, Pattern)
 
 
@@ -116,8 +116,9 @@ class OwnEdges:
                                        for count, clusters in self.clusters.items()})
 
     def mask(self, own: Own | ClusterKeys, rows: Tensor, length: int) -> Tensor:
-        """Return whether each of the queries ``rows`` attends to each key along a candidate, bool
-        ``[heads, rows, length]``. The edges of ``own.beside`` do not count.
+        """Return whether each of the queries ``rows`` attends to each key along the edges that were
+        found for each head, bool ``[heads, rows, length]``. The edges of the pattern ``own.beside``
+        do not count.
 
         Args:
             own (Own or ClusterKeys): The candidate.
@@ -136,8 +137,8 @@ class OwnEdges:
 
 
 def pattern_of(given: str, fields: Mapping[str, np.ndarray], row: int) -> Pattern | HeadClusters:
-    """Return the pattern that a candidate stands for in one head, or the clusters if it has
-    clusters.
+    """Return the pattern that a description of edges stands for in one head, or the clusters if it
+    has clusters.
 
     Args:
         given (str): The candidate, such as ``'8 own keys'``, as :func:`candidate` reads it.

@@ -144,7 +144,8 @@ class GraphAttention(nn.Module):
 
     def teleport(self) -> Tensor | None:
         """Return the learned teleport probability of each head, ``[heads]``, or None if it is not
-        learned."""
+        learned. It is the fraction of the original values that is mixed in after each
+        message-passing step."""
         return None if self.teleport_logit is None else self.teleport_logit.sigmoid()
 
     @cache_host_copies

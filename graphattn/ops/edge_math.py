@@ -187,8 +187,8 @@ def no_second_derivative(backend: str) -> NotImplementedError:
 
 def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
     """Return the values after a message-passing step (hop) of diffusion, ``(1 - teleport) * message
-    + teleport * start``. ``message`` has the weighted sums of values, and ``start`` has the
-    original values."""
+    + teleport * start``. ``message`` has the weighted sums of values, ``start`` has the original
+    values, and ``teleport`` is the fraction of them that is mixed in."""
     mixed = (1 - teleport) * message + teleport * start
     # With a teleport of 0, a non-finite start must not reach the result. Other entries are not
     # masked, because the gradient of a teleport of 0 is not 0.

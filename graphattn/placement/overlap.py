@@ -21,8 +21,8 @@ from graphattn.placement.messages import Message
 
 class Split(NamedTuple):
     """The edges to the queries of one process, in two parts. Near edges start from keys of this
-    process, and far edges start from keys of other processes. The other fields plan how the keys of
-    far edges are exchanged."""
+    process, and far edges start from keys of other processes. The other fields plan how processes
+    send each other the keys of far edges."""
 
     near: BipartiteGraph
     far: BipartiteGraph  # from the received keys to the queries that have far edges

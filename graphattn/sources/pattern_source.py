@@ -129,8 +129,8 @@ class PatternSource(GraphSource):
 
     @torch.compiler.disable(reason='the graph of a shard is built once, and kept')
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
-        """Return the graph from all keys to the queries of this process, as :meth:`rows` does. Only
-        the shard is needed, not the values of the tokens."""
+        """Return the graph from all keys to the queries of this process. Only the range of tokens
+        of each process, ``shard``, is needed, not the values of the tokens."""
         graph = self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
         if self._is_value and not self._draws_anew:
             shard.built_from(graph, (self._parts, *shard.lengths))
@@ -182,7 +182,7 @@ class PatternSource(GraphSource):
 
     @property
     def is_traced(self) -> bool:
-        """Return whether compiled code can use :meth:`traced_graph`: no call draws new edges, and
+        """Return whether compiled code can use :meth:`traced_graph`: no call samples new edges, and
         all patterns have short expressions."""
         return self._expressions is not None
 

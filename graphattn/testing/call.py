@@ -92,20 +92,21 @@ class Kernel:
         self._accepted = _keywords(function)
 
     def accepts(self, case: Case) -> bool:
-        """Return whether the function has a parameter for each optional term of ``case``, such as a
-        bias or a softcap."""
+        """Return whether the function under test has a parameter for each optional input of the
+        test case ``case``, such as a bias or a softcap."""
         return self._accepted is None or set(self.terms(case)) <= self._accepted
 
     def terms(self, case: Case) -> dict[str, Any]:
-        """Return the optional terms of ``case``, such as a bias or a softcap, as keyword arguments.
-        Bias and gate are ``[num_edges, heads]``, not yet in the form that the function takes."""
+        """Return the optional inputs of the test case ``case``, such as a bias or a softcap, as
+        keyword arguments. Bias and gate are ``[num_edges, heads]``, not yet in the form that the
+        function takes."""
         tensors = {name: case.tensors[name] for name in TERMS if name in case.tensors}
         scalars = {'scale': case.scale, 'softcap': case.softcap, 'dropout_p': case.dropout_p}
         return {**tensors, **{name: x for name, x in scalars.items() if x}}
 
     def arguments(self, case: Case) -> dict[str, Tensor]:
-        """Return the input tensors of ``case`` in the form, layout and memory strides in which the
-        function gets them. They are new leaves of the autograd graph."""
+        """Return the input tensors of the test case ``case`` in the form, layout and memory strides
+        in which the function under test gets them. They are new leaves of the autograd graph."""
         lay_out = MEMORY[case.memory]
         copies = {name: self.inward(name, x, case).clone(memory_format=torch.contiguous_format)
                   for name, x in case.inputs.items()}
@@ -113,8 +114,8 @@ class Kernel:
             self.supports.gradients and name in case.wants) for name, x in copies.items()}
 
     def inward(self, name: str, x: Tensor, case: Case) -> Tensor:
-        """Convert ``x``, the tensor ``name`` of ``case``, to the form and layout that the function
-        expects."""
+        """Convert ``x``, the tensor called ``name`` in the test case ``case``, to the form and
+        layout that the function under test expects."""
         if name == 'sink':
             return x
         if not name.startswith('edge_'):
@@ -124,8 +125,9 @@ class Kernel:
         return x.movedim(-1, 0).unsqueeze(0) if self.layout_name == 'bhnc' else x
 
     def outward(self, name: str, x: Tensor, case: Case) -> Tensor:
-        """Convert ``x``, the output of the function or the gradient of its input ``name``, to the
-        form in which ``case`` has this tensor: the reverse of :meth:`inward`."""
+        """Convert ``x`` to the form that the test case ``case`` uses, the reverse of
+        :meth:`inward`. ``x`` is the output of the function under test or the gradient of its input
+        ``name``."""
         if name == 'sink':
             return x
         if not name.startswith('edge_'):
@@ -138,9 +140,9 @@ class Kernel:
         return edges.to(self.device) if hasattr(edges, 'to') else edges
 
     def call(self, case: Case, leaves: dict[str, Tensor]) -> Tensor:
-        """Return the output of the function in its own layout. Raise a Mismatch if the function
-        fails, or if the type, shape, dtype or device of the output is wrong. ``leaves`` is the
-        result of :meth:`arguments`."""
+        """Call the function under test with the inputs ``leaves``, and return its output in its own
+        layout. Raise a Mismatch if the function fails, or if the type, shape, dtype or device of
+        the output is wrong. ``leaves`` is the result of :meth:`arguments`."""
         nodes = [leaves[name] for name in ('query', 'key', 'value')]
         terms = {name: leaves.get(name, x) for name, x in self.terms(case).items()}
         out = raising(self.function, *nodes, self.edges(case), **terms)
@@ -155,9 +157,9 @@ class Kernel:
         return out
 
     def run(self, case: Case) -> dict[str, Tensor]:
-        """Return the output and the gradients of the function for ``case``: a dict of tensors on
-        the CPU by the names ``'out'`` and those of inputs. Raise a Mismatch if the call or its
-        backward pass changes an input."""
+        """Return the output and the gradients of the function under test for the test case
+        ``case``: a dict of tensors on the CPU by the names ``'out'`` and those of inputs. Raise a
+        Mismatch if the call or its backward pass changes an input."""
         leaves = self.arguments(case)
         before = {name: x.detach().clone() for name, x in leaves.items()}
         out = self.call(case, leaves)

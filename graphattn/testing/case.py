@@ -88,14 +88,15 @@ class Case:
         return bool((attended.index_add(0, self.graph.query, counts) == 0).any())
 
     def changed(self, **tensors: Tensor) -> Case:
-        """Return a copy of the case in which the given tensors are replaced."""
+        """Return a copy of the test case in which the given tensors are replaced."""
         return replace(self, tensors={**self.tensors, **tensors})
 
 
 def draw(name: str, graph: BipartiteGraph, dtype: torch.dtype, *, heads: int = 2,
          kv_heads: int | None = None, channels: int = 4, value_channels: int | None = None,
          terms: Collection[str] = (), **options: Any) -> Case:
-    """Return a case with normally distributed tensors. The same sizes lead to the same tensors.
+    """Return a test case: normally distributed inputs of attention along one graph. The same sizes
+    lead to the same tensors.
 
     Args:
         terms (Collection[str]): Optional tensors of the case: ``'edge_bias'``, ``'edge_gate'`` or

@@ -31,7 +31,7 @@ DEVIATIONS = 6.  # standard deviations that chance explains, in some ten thousan
 
 
 class Setting:
-    """The graphs, dtypes and numbers of channels from which cases are drawn.
+    """The graphs, dtypes and numbers of channels from which test cases are made.
 
     Args:
         supports (Supports): The declaration of what the function under test supports.
@@ -48,8 +48,9 @@ class Setting:
 
     def draw(self, name: str, graph: str | BipartiteGraph, dtype: torch.dtype | None = None,
              **options: Any) -> Case:
-        """Return a case called ``name`` with random tensors along ``graph``, a graph or its name.
-        If ``dtype`` or ``channels`` is omitted, the function supports the one that is chosen."""
+        """Return a test case called ``name`` with random tensors along ``graph``, a graph or its
+        name. If ``dtype`` or ``channels`` is omitted, the function under test supports the one that
+        is chosen."""
         options = {'channels': self.channels, 'is_fixed': self.is_fixed, **options}
         return draw(name, self.graph(graph), dtype or self.dtype, **options)
 

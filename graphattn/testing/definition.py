@@ -22,8 +22,9 @@ HALF_ROUNDINGS = 2  # weights and their gradients may be rounded before products
 
 
 def define(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the right output and gradients of ``case`` in float64, a dict by the names ``'out'``
-    and those of inputs. ``keep``, a dropout mask ``[num_edges, heads]``, multiplies the weights."""
+    """Return the right output and gradients of the test case ``case`` in float64, a dict by the
+    names ``'out'`` and those of inputs. ``keep``, a dropout mask ``[num_edges, heads]``, multiplies
+    the weights."""
     leaves = {name: x.detach().double().requires_grad_() for name, x in case.inputs.items()}
     out, _ = attend(case, leaves, keep)
     wanted = {name: leaves[name] for name in leaves if name in case.wants}
@@ -33,8 +34,9 @@ def define(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
 
 def attend(case: Case, inputs: dict[str, Tensor],
            keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the output and the attention weights of the dense reference along the graph of
-    ``case``. ``inputs`` has the tensors of the case, and ``keep`` is as in :func:`define`."""
+    """Return the output and the attention weights of the dense reference along the graph of the
+    test case ``case``. ``inputs`` has the tensors of the case, and ``keep``, a dropout mask
+    ``[num_edges, heads]``, multiplies the weights."""
     out, weight = edge_attention(**inputs, graph=case.graph, scale=case.scale, softcap=case.softcap,
                                  backend='reference', return_attention_weights=True)
     if keep is None:

@@ -59,8 +59,8 @@ class WrongAttention(AssertionError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one case of a check. ``error`` is the largest error in units of its tolerance,
-    and ``finding`` describes a failure."""
+    """The outcome of one test case. ``error`` is the largest error divided by its tolerance, and
+    ``finding`` describes a failure."""
 
     check: str
     case: str
@@ -71,8 +71,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """The outcomes of all cases of all checks of an attention function. As text, it is a table with
-    a row for each check."""
+    """The outcomes of all test cases of an attention function. As text, it is a table with a row
+    for each group of cases (check)."""
 
     name: str
     outcomes: list[Outcome] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Report:
         return not self.findings
 
     def check(self) -> Report:
-        """Return this report, or raise :class:`WrongAttention` if a case has failed."""
+        """Return this report, or raise :class:`WrongAttention` if a test case has failed."""
         if not self.is_right:
             raise WrongAttention(self)
         return self

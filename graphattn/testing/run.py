@@ -34,7 +34,7 @@ class Trial(NamedTuple):
 
 
 class Examiner(NamedTuple):
-    """Run test cases against an attention function, each with a time limit in seconds."""
+    """Function under test and a time limit in seconds for each of its test cases."""
 
     kernel: Kernel
     time_limit: float
@@ -44,8 +44,9 @@ class Examiner(NamedTuple):
         return self.outcome(trial, self.fault(trial))
 
     def fault(self, trial: Trial) -> Mismatch | float | None:
-        """Run one trial. Return a Mismatch if a result is wrong, the largest error in units of its
-        tolerance if all are right, or None if the function does not support the case."""
+        """Run one test case and return what is wrong. This is a Mismatch if a result is wrong, the
+        largest error divided by its tolerance if all are right, or None if the function does not
+        support the case."""
         if not self._applies(trial):
             return None
         try:
@@ -57,8 +58,8 @@ class Examiner(NamedTuple):
             return Mismatch('hangs', f'the call took more than {self.time_limit:g} s')
 
     def shrunk(self, trial: Trial, outcome: Outcome) -> Outcome:
-        """Return ``outcome``, the failure of ``trial``, with the code of the smallest case that
-        fails in the same way."""
+        """Return ``outcome``, the failure of the test case ``trial``, with Python code of the
+        smallest case that fails in the same way."""
         first = self.fault(trial)
         if not isinstance(first, Mismatch) or first.kind == 'hangs':
             return outcome
@@ -116,8 +117,8 @@ def _raise_time_limit(*_: object) -> None:
 
 
 def run_here(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
-    """Yield the outcome of each trial, computed in this process. The first failure of each check
-    comes with the smallest case that fails."""
+    """Yield the outcome of each trial, a test case and what it must satisfy, computed in this
+    process. The first failure of each check comes with the smallest case that fails."""
     return (outcome for outcome, is_final in _steps(examiner, trials, []) if is_final)
 
 

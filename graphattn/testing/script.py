@@ -10,8 +10,8 @@ MAX_VALUES = 4_000  # of all tensors; larger cases are not printed
 
 
 def script(kernel: Kernel, case: Case, mismatch: Mismatch) -> str:
-    """Return Python code that reproduces a failure, with the wrong and the right result as
-    comments. Return an empty str if the tensors of the case are too large to print."""
+    """Return Python code that reproduces the failure of a test case, with the wrong and the right
+    result as comments. Return an empty str if the tensors are too large to print."""
     leaves = kernel.arguments(case)
     if sum(x.numel() for x in leaves.values()) > MAX_VALUES:
         return ''

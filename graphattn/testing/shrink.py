@@ -15,8 +15,8 @@ from graphattn.testing.case import TERMS, Case
 
 
 def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
-    """Return a smaller case for which ``fails`` is still true. The search ends after ``seconds``,
-    or when no part of the case can be left out any more."""
+    """Return a smaller test case for which ``fails`` is still true. The search ends after
+    ``seconds``, or when no part of the case can be left out any more."""
     end = time.monotonic() + seconds
 
     def in_time(_: Case) -> bool:
@@ -28,7 +28,8 @@ def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
 
 
 def parts(case: Case) -> Iterator[Case]:
-    """Yield smaller cases that lack a part of ``case``. Cases that lack larger parts come first."""
+    """Yield smaller test cases that lack a part of ``case``, such as a query, an edge or a bias.
+    Cases that lack larger parts come first."""
     if not case.is_fixed:
         if case.graph.num_segments != 1:
             yield replace(case, graph=_one_segment(case.graph))

@@ -77,7 +77,8 @@ class Supports:
         return cls(**{'dtypes': DTYPES, **flags, **except_for})
 
     def lacks(self, case: Case) -> set[str]:
-        """Return the names of the fields that ``case`` needs but that are not declared."""
+        """Return the names of the features that the test case ``case`` needs but that are not
+        declared as supported."""
         needs = {'dtypes': case.dtype not in self.dtypes,
                  'channels': self.channels is not None and case.channels not in self.channels,
                  'bias': 'edge_bias' in case.tensors, 'gate': 'edge_gate' in case.tensors,

@@ -46,8 +46,9 @@ _BLOCKS = 256  # that a program of cut_blocks cuts
 
 
 class Tiles(NamedTuple):
-    """The blocks of 64 rows that kernels over tiles compute; kernels over rows compute the others.
-    Kernels over tiles multiply all pairs of a tile, 64 rows and 32 columns, at once."""
+    """Choice of kernel for each block of 64 queries. Some blocks are computed in tiles, which
+    multiply 64 queries by 32 keys at once, edges or not. The other blocks are computed edge by
+    edge."""
 
     num_tiles: Tensor  # upper bound for each block; 0 if kernels over rows compute the block
     tasks: Tasks  # whose places are blocks
@@ -55,21 +56,21 @@ class Tiles(NamedTuple):
 
     @property
     def have_rows(self) -> bool:
-        """Return whether kernels over tiles compute any rows. The result is True until the number
-        of their blocks has arrived on the host."""
+        """Return whether any queries are computed in tiles. The result is True until the number of
+        their blocks has arrived on the host."""
         known = self.num_blocks.now()
         return known is None or known > 0
 
     @property
     def leave_rows(self) -> bool:
-        """Return whether kernels over tiles leave any rows to kernels over rows. The result is True
-        until the number of their blocks has arrived on the host."""
+        """Return whether any queries are computed edge by edge, and not in tiles. The result is
+        True until the number of their blocks has arrived on the host."""
         known = self.num_blocks.now()
         return known is None or known < self.num_tiles.numel()
 
     def rest_of(self, rows: Rows) -> Rows:
-        """Return a copy of ``rows`` for kernels over rows, which makes them skip the rows that
-        kernels over tiles compute."""
+        """Return a copy of ``rows`` that makes the kernels that compute edge by edge skip the
+        queries that are computed in tiles."""
         return rows._replace(num_tiles=self.num_tiles)
 
 
@@ -135,8 +136,8 @@ def choose(indptr: Tensor, column: Tensor, num_columns: int, edges: int) -> tupl
 
 def attend(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor,
            max_inv_sum: Tensor) -> None:
-    """Write the outputs, the maximum logits and the inverse sums of exponentials of the rows that
-    ``tiles`` has chosen.
+    """Write the outputs, the maximum logits and the inverse sums of exponentials of those queries
+    that are computed in tiles, blocks of 64 queries by 32 keys.
 
     Args:
         tiles (Tiles): The chosen blocks of rows.
@@ -248,9 +249,9 @@ def _has_logits_of_edges(terms: Terms) -> bool:
 @kernel
 def choose_tiles(indptr, column, num_tiles, totals, num_rows, num_columns, EDGES: tl.constexpr,
                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Kernel: write an upper bound of the number of tiles with edges in a block of ``ROWS`` rows to
-    ``num_tiles``, or 0 if these tiles have fewer than ``EDGES`` edges on average. Add the bound,
-    and 1 for the block, to ``totals``.
+    """Kernel: write an upper bound of the number of tiles (``ROWS`` queries by some keys) with
+    edges in a block of queries to ``num_tiles``, or 0 if these tiles have fewer than ``EDGES``
+    edges on average. Add the bound, and 1 for the block, to ``totals``.
 
     The range of columns gives an upper bound, and the longest row gives a lower bound. If these
     bounds do not decide, tiles are counted one by one.

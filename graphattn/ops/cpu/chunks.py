@@ -86,8 +86,7 @@ def clear(rows, shift):
 
 @jit
 def keys_per_chunk(channels, edges, segment):
-    """Return the size of the chunks of a sequence (segment): how many of its keys loops copy into
-    the cache together.
+    """Return how many keys of a sequence (segment) loops copy into the cache together, as a chunk.
 
     A chunk of keys with ``channels`` values each fits in the cache. But if rows have few edges, a
     chunk is larger, so that a row has about 16 edges in it. All work items of a segment use the
@@ -106,23 +105,23 @@ _EDGES_PER_VISIT = 16
 
 @jit_inline
 def exceeds_cache(rows):
-    """Return whether ``rows``, a copy of the keys of a chunk, is larger than the cache. This
-    happens in graphs whose rows have few edges."""
+    """Return whether ``rows``, a copy of the keys that a loop reads again and again, is larger than
+    the cache. This happens in graphs whose queries have few edges."""
     return rows.size > _CHUNK
 
 
 @jit_inline
 def prefetch_keys(rows, low, edge_key, first, last):
-    """Prefetch the keys of the edges ``first:last``, at most 16, from a chunk that is larger than
-    the cache. ``rows`` has the keys of the chunk, from key ``low`` on."""
+    """Prefetch the keys of the edges ``first:last``, at most 16, from ``rows``, a copy of a range
+    of keys that is larger than the cache and begins at key ``low``."""
     for e in range(first, min(last, first + _EDGES_PER_VISIT)):
         prefetch_row(rows, np.int64(edge_key[e]) - low)
 
 
 @jit
 def max_chunk(items, channels, edges):
-    """Return the largest number of keys in a chunk, over the sequences (segments) of all work
-    items. ``channels`` is the number of values of a key in the chunk."""
+    """Return the largest number of keys that loops copy into the cache together (a chunk), over all
+    work items. ``channels`` is the number of values of a key in the chunk."""
     largest = 0
     for item in range(len(items)):
         largest = max(largest, keys_per_chunk(channels, edges, items[item, 3]))

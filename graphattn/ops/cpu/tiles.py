@@ -38,9 +38,9 @@ _ALONE = 2  # time of an edge in a column that not all rows share, relative to a
 
 @jit
 def in_tiles(edges, most, fixed):
-    """Return which sequences (segments) are worth computing in tiles, bool ``[num_segments]``:
-    those whose tiles have at most ``most`` pairs for each edge. The overhead of each row of a tile
-    counts as ``fixed`` pairs."""
+    """Return which sequences (segments) are computed faster in tiles, blocks of queries by keys,
+    than edge by edge, bool ``[num_segments]``: those whose tiles have at most ``most`` pairs for
+    each edge. The overhead of each row of a tile counts as ``fixed`` pairs."""
     num_segments = len(edges.row_ptr) - 1
     are_tiled = np.empty(num_segments, np.bool_)
     for segment in range(num_segments):
@@ -86,8 +86,9 @@ def new_panels(num_columns, x):
 
 @jit_inline
 def new_tile(width, like):
-    """Return an uninitialised flat array for a tile of ``ROWS`` rows of ``width`` values, in the
-    dtype of ``like``. Each row has extra space, because it may begin and end inside a panel."""
+    """Return an uninitialised flat array for ``ROWS`` rows of ``width`` values, in the dtype of
+    ``like``. Each row has extra space, because it may begin and end inside a panel of SIMD
+    vectors."""
     return aligned(ROWS, (width + 4 * PANEL) // PANEL * PANEL, like).reshape(-1)
 
 
@@ -175,8 +176,8 @@ def gather_tile(tile, x, row, step, num_rows):
 
 @jit_inline
 def prefetch_tile(x, row, step):
-    """Prefetch the rows of the next tile, ``x[row + r * step]`` for r from ``ROWS`` to ``2 * ROWS -
-    1``."""
+    """Prefetch the rows ``x[row + r * step]`` for r from ``ROWS`` to ``2 * ROWS - 1``, which the
+    next tile will read."""
     for r in range(ROWS, 2 * ROWS):
         prefetch_row(x, row + r * step)
 

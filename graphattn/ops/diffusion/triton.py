@@ -111,9 +111,10 @@ def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
 def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
               both: BothOrders, needs_weight: bool,
               needs_teleport: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of ``weight`` ``[heads, num_edges]``, ``value`` and ``teleport``. A
-    gradient that is not needed is an empty tensor. ``messages`` are those that :func:`diffuse` has
-    written, and ``both`` has the edges in both orders."""
+    """Return the gradients of diffusion, several steps of message passing: those of the attention
+    weights ``weight`` ``[heads, num_edges]``, of ``value`` and of ``teleport``. A gradient that is
+    not needed is an empty tensor. ``messages`` are those that :func:`diffuse` has written, and
+    ``both`` has the edges in both orders."""
     dtype = accumulation_dtype(value)
     start, grad = value.to(dtype), grad_out.to(dtype)
     grad_weight = torch.zeros_like(weight) if needs_weight else weight.new_empty(0)

@@ -148,7 +148,8 @@ class FactorModel:
 
     def rate_factors(self) -> tuple[Tensor, Tensor]:
         r"""Return two factors whose product is :math:`p_{ij} + \delta` inside the sequences
-        (segments).
+        (segments): the probability of an edge from query i to key j, plus the exploration
+        probability that is added to every pair.
 
         The factors are :math:`\hat Q \hat S` and :math:`\hat K`. With exploration, they have one
         more cluster, to which every node belongs.
@@ -164,7 +165,9 @@ class FactorModel:
         return mixed_query, key_factor
 
     def expectation(self) -> Tensor:
-        r"""Return all :math:`p_{ij} + \delta` as a dense matrix, for small models and for tests.
+        r"""Return all :math:`p_{ij} + \delta` as a dense matrix, for small models and for tests:
+        the probability of an edge from query i to key j, plus the exploration probability that is
+        added to every pair.
 
         Returns:
             floating Tensor ``[num_queries, num_keys]``, 0 outside the segments.
@@ -176,8 +179,10 @@ class FactorModel:
         return torch.where(same_segment, prob, 0.)
 
     def expected_edges(self) -> Tensor:
-        r"""Return the sum of :math:`p_{ij} + \delta` over the pairs of each sequence (segment), in
-        O(nk).
+        r"""Return the expected number of edges of each sequence (segment), in O(nk): the sum of
+        :math:`p_{ij} + \delta` over its pairs. Here, :math:`p_{ij}` is the probability of an edge
+        from query i to key j, and every pair has the exploration probability :math:`\delta` in
+        addition.
 
         This is the expected number of draws of :func:`~graphattn.samplers.sample_fastrg`, before
         duplicates merge. If no :math:`p_{ij} + \delta` exceeds 1, it is also the expected number of

@@ -33,7 +33,7 @@ def share_bits(num_distributions: int) -> int:
 
 def draw_cells(cdf: Tensor, first: Tensor, last: Tensor, generator: torch.Generator | None
                ) -> Tensor:
-    """Return a random cell for each draw, int64 ``[num_draws]``. Draw d chooses among the cells
+    """Return random cells, such as keys, int64 ``[num_draws]``. Draw d chooses among the cells
     ``first[d]:last[d]`` in proportion to their shares.
 
     Args:

@@ -62,7 +62,8 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
 
 
 def check_rate(expected_draws: float, model: FactorModel) -> None:
-    """Raise an error unless ``expected_draws`` draws from a model fit in memory.
+    """Raise an error unless ``expected_draws`` random (query, key) pairs, the number that is
+    expected from a model, fit in memory.
 
     Raises:
         ValueError: The draws do not fit in memory.

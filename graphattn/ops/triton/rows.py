@@ -137,8 +137,8 @@ class Rows(NamedTuple):
         return triton.cdiv(self.tasks.number, rows), heads
 
     def pointers(self) -> tuple[Tensor | int | None, ...]:
-        """Return the first arguments of every kernel over rows, from ``indptr`` to ``part``: the
-        edges and the tasks."""
+        """Return the edges and the tasks in the order in which kernels take them: their first
+        arguments, from ``indptr`` to ``part``."""
         tasks = self.tasks
         return (self.indptr, self.column, tasks.more, tasks.place_of_more, self.num_tiles,
                 self.num_rows, tasks.number, tasks.max_more, self.edges_of_a_part)
@@ -161,8 +161,8 @@ def _tasks(indptr: Tensor, num_edges: int, edges_of_a_part: int) -> Tasks:
 
 @kernel
 def cut_rows(indptr, more, place_of_more, num_rows, max_more, part, PLACES: tl.constexpr):
-    """Kernel: cut some rows into parts of ``part`` edges, and write where their parts are to
-    ``more`` and ``place_of_more``, as :func:`put_more` does."""
+    """Kernel: cut the edges of queries with many edges into parts of ``part`` edges, and write
+    where these parts are to ``more`` and ``place_of_more``, as :func:`put_more` does."""
     row = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
     begin = tl.load(indptr + row, mask=row < num_rows, other=0)
     end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
@@ -191,8 +191,9 @@ def put_more(count, place, more, place_of_more, num_places, max_more):
 @triton.jit
 def edges_of_tasks(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
                    ROWS: tl.constexpr):
-    """Return six values for each of the ``ROWS`` tasks of this program. A task is a row, or a part
-    of a long row. The arguments are :meth:`Rows.pointers` without the columns.
+    """Return six values for each of the ``ROWS`` tasks of this program. A task is a row (all edges
+    of a query), or a part of a long row. The arguments are :meth:`Rows.pointers` without the
+    columns.
 
     The values are: its row; where its edges begin; where they end; the index of its sums in the
     workspace of :meth:`Tasks.parts`; whether the task exists; and whether it is a part of a long
@@ -264,9 +265,9 @@ def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr)
 
 @triton.jit
 def slot_of_part(number, first, max_more, ROWS: tl.constexpr):
-    """Return the index of a part of this program's row in the workspace of :meth:`Tasks.parts`.
-    ``number`` is the number of a further part, or ``first - 1`` for the first part of the row.
-    ``first`` is the number of its first further part."""
+    """Return where the sums of a part of a long row are in the workspace of :meth:`Tasks.parts`.
+    ``number`` is the number of the part among those after the first part of a row, or ``first - 1``
+    for the first part. ``first`` is the number of its row's second part."""
     slot = tl.where(number < first, max_more + first, number)
     return slot * ROWS + tl.program_id(0) % ROWS
 
@@ -275,9 +276,9 @@ def slot_of_part(number, first, max_more, ROWS: tl.constexpr):
 def add_parts(parts, out, more, place_of_more, num_tiles, num_parts, num_rows, max_more,
               HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr,
               DTYPE: tl.constexpr, ROWS: tl.constexpr):
-    """Kernel: write the sum over the parts of each long row to ``out``, ``[num_rows, HEADS,
-    CHANNELS]``, in a fixed order. ``parts`` is the workspace of :meth:`Tasks.parts`, and ``more``
-    and ``place_of_more`` are fields of :class:`Tasks`."""
+    """Kernel: write the sum over the parts into which each long row of edges was cut to ``out``,
+    ``[num_rows, HEADS, CHANNELS]``, in a fixed order. ``parts`` is the workspace of
+    :meth:`Tasks.parts`, and ``more`` and ``place_of_more`` are fields of :class:`Tasks`."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS)
     if has_parts:

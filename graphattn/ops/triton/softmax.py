@@ -125,9 +125,9 @@ def put_max_inv_sum(max_inv_sum, at, mask, row_max, inv_sum):
 @triton.jit
 def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
              WIDTH: tl.constexpr):
-    """Write the results of parts of rows to ``parts[slot]``: the weighted sums, the maximum logit
-    and the sum of exponentials. ``parts`` is the workspace of :meth:`Tasks.parts` for ``CHANNELS +
-    2`` channels."""
+    """Write the results of parts of rows of edges to ``parts[slot]``: the weighted sums of values,
+    the maximum logit and the sum of exponentials. ``parts`` is the workspace of :meth:`Tasks.parts`
+    for ``CHANNELS + 2`` channels."""
     channel, at = tl.arange(0, WIDTH), slot * (CHANNELS + 2)
     tl.store(parts + at[:, None] + channel[None, :], sums,
              mask=mask[:, None] & (channel < CHANNELS)[None, :])

@@ -16,7 +16,7 @@ from graphattn.ops.cpu import splitmix
 
 
 def draw_seed(generator: torch.Generator | None) -> np.uint64:
-    """Return a random seed, drawn from a generator of torch, or from torch's default generator for
+    """Return a random seed from a generator of torch, or from torch's default generator for
     None."""
     seed = torch.empty((), dtype=torch.long).random_(-2**63, None, generator=generator)
     return np.uint64(seed.item() % 2**64)

@@ -31,10 +31,11 @@ def pair_arrays(model: FactorModel) -> tuple[np.ndarray, ...]:
 
 
 class Rates:
-    r"""The rates :math:`p_{ij} + \delta` at which keys are drawn, as the product of a matrix of
-    queries and a matrix of keys. Both have a column for each cluster. If there is exploration, one
-    more column stands for the rate :math:`\delta`, which all pairs share. The sum and the maximum
-    of each column over the keys of a sequence (segment) are stored too."""
+    r"""The rates at which random keys are drawn for each query, as the product of a matrix of
+    queries and a matrix of keys. The rate of a pair is its edge probability plus the exploration
+    probability, :math:`p_{ij} + \delta`. Both matrices have a column for each cluster. If there is
+    exploration, one more column stands for the rate :math:`\delta`, which all pairs share. The sum
+    and the maximum of each column over the keys of a sequence (segment) are stored too."""
 
     def __init__(self, model: FactorModel):
         query, key_factor = model.rate_factors()
@@ -55,8 +56,8 @@ class Rates:
         return self._per_query(self.peak)
 
     def draw(self, num_draws: np.ndarray, seed: np.uint64) -> Rows:
-        """Return the distinct keys among ``num_draws[i]`` independent draws of each query i. The
-        keys of a query are drawn in proportion to their rates.
+        """Return the distinct keys among ``num_draws[i]`` random keys of each query i. The keys of
+        a query are drawn in proportion to their rates.
 
         Each draw chooses a cluster v in proportion to ``query[i, v] * mass[segment, v]``, then a
         key in proportion to ``columns[v]``.

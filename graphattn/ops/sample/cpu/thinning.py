@@ -49,7 +49,8 @@ class Thinning:
 
     @cached_property
     def num_draws(self) -> np.ndarray:
-        """Return the expected number of draws of each query, float64 ``[num_queries]``."""
+        """Return the expected number of random keys that are drawn for each query, float64
+        ``[num_queries]``."""
         return self.rate_multiplier * self.rates.of_queries()
 
     def is_faster(self) -> bool:
@@ -70,7 +71,8 @@ class Thinning:
 
     def thinned(self, num_draws: np.ndarray, seed: np.uint64,
                 coin_seed: np.uint64) -> BipartiteGraph:
-        """Return a graph from ``num_draws[i]`` draws of each query i, after thinning.
+        """Return a graph from ``num_draws[i]`` random keys of each query i. Some of them are
+        dropped at random (thinning), so that each key is an edge with its probability.
 
         Args:
             num_draws (numpy.ndarray): Number of draws of each query, int64.

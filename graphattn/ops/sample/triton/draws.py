@@ -151,15 +151,16 @@ class Draws:
             raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
 
     def are_fewer(self) -> bool:
-        """Return whether so few draws are expected that they take less time than a random trial for
-        each pair of a query and a key. Return False if an upper bound of the probabilities exceeds
-        0.9."""
+        """Return whether so few random keys are expected that drawing them takes less time than a
+        random trial for each (query, key) pair. Return False if an upper bound of the probabilities
+        exceeds 0.9."""
         return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
             self.expected, self.key_factor.numel(), self.num_pairs)
 
     def to_graph(self, by_name: bool) -> BipartiteGraph | None:
-        """Draw the keys, and return the graph. If the draws do not fit in registers, raise an error
-        if ``by_name`` is set, else return ``None``."""
+        """Draw random keys for each query, and return the graph. If the keys of a query do not fit
+        in registers, raise an error if ``by_name`` is set (the user asked for this method by name),
+        else return ``None``."""
         if self._fit():
             return self._to_graph()
         if by_name:
@@ -259,7 +260,7 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
     """Kernel: write the dot products of ``query[row]`` and ``table[query_segment[row] * num_pieces
-    + piece]`` to ``out[row, piece]``, for some rows and one piece."""
+    + piece]`` to ``out[row, piece]``, for some queries and one range (piece) of the keys."""
     piece = tl.program_id(0) % num_pieces
     row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     segment = tl.load(query_segment + row, mask=row < num_rows, other=0)
@@ -282,8 +283,10 @@ def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl
 @kernel
 def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
                  CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
-    """Kernel: write the share of some keys in the sum of their piece, times ``scale`` and rounded
-    to integers, to ``width`` ``[CLUSTERS, num_keys]``, for some clusters.
+    """Kernel: write integer shares of keys in clusters, from which keys are drawn at random. The
+    share of a key is its part of the sum over its range (piece) of the keys, times ``scale`` and
+    rounded. The result is written to ``width`` ``[CLUSTERS, num_keys]``, for some keys and
+    clusters.
 
     Args:
         key_factor: ``[num_keys, CLUSTERS]``.
