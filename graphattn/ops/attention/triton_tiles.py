@@ -46,9 +46,9 @@ _BLOCKS = 256  # that a program of cut_blocks cuts
 
 
 class Tiles(NamedTuple):
-    """Choice of kernel for each block of 64 queries. Some blocks are computed in tiles, which
-    multiply 64 queries by 32 keys at once, edges or not. The other blocks are computed edge by
-    edge."""
+    """Choice of kernel for each block of 64 rows. A row has the edges of a query, or of a key in
+    the backward pass. Some blocks are computed in tiles, which multiply 64 rows by 32 columns at
+    once, edges or not. The other blocks are computed edge by edge."""
 
     num_tiles: Tensor  # upper bound for each block; 0 if kernels over rows compute the block
     tasks: Tasks  # whose places are blocks
@@ -56,21 +56,21 @@ class Tiles(NamedTuple):
 
     @property
     def have_rows(self) -> bool:
-        """Return whether any queries are computed in tiles. The result is True until the number of
+        """Return whether any rows are computed in tiles. The result is True until the number of
         their blocks has arrived on the host."""
         known = self.num_blocks.now()
         return known is None or known > 0
 
     @property
     def leave_rows(self) -> bool:
-        """Return whether any queries are computed edge by edge, and not in tiles. The result is
-        True until the number of their blocks has arrived on the host."""
+        """Return whether any rows are computed edge by edge, and not in tiles. The result is True
+        until the number of their blocks has arrived on the host."""
         known = self.num_blocks.now()
         return known is None or known < self.num_tiles.numel()
 
     def rest_of(self, rows: Rows) -> Rows:
-        """Return a copy of ``rows`` that makes the kernels that compute edge by edge skip the
-        queries that are computed in tiles."""
+        """Return a copy of ``rows`` that makes the kernels that compute edge by edge skip the rows
+        that are computed in tiles."""
         return rows._replace(num_tiles=self.num_tiles)
 
 
@@ -202,9 +202,9 @@ def grads_of_keys(tiles: Tiles, rows: Rows, perm: Tensor, nodes: list[Tensor], t
 
 
 def _tasks(num_tiles: Tensor, totals: Tensor, num_edges: int, heads: int) -> Tasks:
-    """Return the tasks of kernels that each compute a block of 64 queries, tile by tile of its
-    keys. A block with a large share of all tiles is cut into several tasks. ``num_tiles`` and
-    ``totals`` are the results of :func:`choose`."""
+    """Return the tasks of kernels that each compute a block of 64 queries or keys, tile by tile. A
+    block with a large share of all tiles is cut into several tasks. ``num_tiles`` and ``totals``
+    are the results of :func:`choose`."""
     max_tiles = num_edges // min(EDGES_OF_A_TILE.values())
     max_more = min(_SHARE_OF_A_PART // heads, max_tiles // _TILES_OF_A_PART)
     num_blocks = num_tiles.numel()
@@ -249,8 +249,8 @@ def _has_logits_of_edges(terms: Terms) -> bool:
 @kernel
 def choose_tiles(indptr, column, num_tiles, totals, num_rows, num_columns, EDGES: tl.constexpr,
                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Kernel: write an upper bound of the number of tiles (``ROWS`` queries by some keys) with
-    edges in a block of queries to ``num_tiles``, or 0 if these tiles have fewer than ``EDGES``
+    """Kernel: write an upper bound of the number of tiles (``ROWS`` queries or keys by some
+    columns) with edges in a block to ``num_tiles``, or 0 if these tiles have fewer than ``EDGES``
     edges on average. Add the bound, and 1 for the block, to ``totals``.
 
     The range of columns gives an upper bound, and the longest row gives a lower bound. If these

@@ -245,8 +245,9 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr):
-    """Return which row this program sums over its parts. There is a program for each row of each
-    further part, but only the program of the first further part of a row sums.
+    """Return the row of edges whose parts this program adds up. A long row was cut into a first
+    part and further parts. There is a program for each row of each further part, but only the
+    program of the first further part of a row adds.
 
     Returns:
         Four values: the row; whether this program sums it; the number of its first further part;
