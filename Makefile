@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV ?= .venv
-pip = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
+# Python writes the bytecode of what is imported; of all that is installed, it would take 15 seconds.
+pip = $(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt
 metadata = setup.cfg pyproject.toml constraints.txt
 
 # Images often have it set; every process would compile all that it imports.
@@ -46,15 +47,18 @@ oldest newest:
 	$(VENV)-$@/bin/python -m experiments.compile --float64
 	$(VENV)-$@/bin/python -m pytest -n 2 --dist worksteal
 
-$(VENV)/experiments: $(metadata)
+$(VENV)/environment: $(metadata)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(pip) --upgrade setuptools wheel
+	touch $@
+
+$(VENV)/experiments: $(VENV)/environment
 	$(pip) --editable '.[experiments]'
 	touch $@
 
-$(VENV)/extras: $(VENV)/experiments
+$(VENV)/extras: $(VENV)/environment
 	$(pip) --editable '.[experiments,text,analysis,dev]'
-	touch $@
+	touch $(VENV)/experiments $@
 
 # A folder, or the address of a page, with wheels of torch-scatter and torch-sparse for this torch.
 WHEELS ?=
