@@ -169,8 +169,8 @@ class OneSequence:
 
     def blocks(self) -> Iterator[Tensor]:
         """Return an iterator over all queries, a few consecutive ones at a time, as int64 indices
-        ``[rows]``. The attention weights of such a block are at most 2^20 for all heads together,
-        unless a single query has more."""
+        ``[rows]``. Such a block has at most 2^20 attention weights over all heads, unless a single
+        query has more."""
         heads, length, _ = self.query.shape
         return iter(torch.arange(length, device=self.query.device).split(
             max(1, BLOCK // (length * heads))))
@@ -179,7 +179,7 @@ class OneSequence:
         """Return the attention weights of the queries ``rows``, ``[heads, rows, length]``.
 
         A weight is positive if and only if the query may attend to the key. A weight that would
-        underflow is the smallest normal number, so that the pairs of a sharp head can be counted.
+        underflow is the smallest normal number, so that the pairs of a head can be counted.
 
         Args:
             rows (Tensor): Indices of queries, int64 ``[rows]``.

@@ -111,8 +111,8 @@ class LazyMask(Tensor):
         return self.made[name]
 
     def slots(self) -> PaddedTokens:
-        """Return where the queries and keys of the padded batch have tokens, as if there were no
-        padding."""
+        """Return the positions of queries and keys in the padded batch as if every position had a
+        token."""
         return self._tokens(False, None)
 
     def _tokens(self, same_tokens: bool, is_token: Tensor | None) -> PaddedTokens:
@@ -141,7 +141,8 @@ class LazyMask(Tensor):
         return nn.functional.pad(is_token, (0, max(positions - is_token.size(1), 0)))
 
     def rules(self) -> PairRules:
-        """Return which query may attend to which key according to the mask, apart from padding."""
+        """Return the rules that the mask sets for (query, key) pairs: whether it is causal, or a
+        function that decides for each pair. Padding is not among them."""
         from transformers.masking_utils import causal_mask_function
         says = self.how.get('mask_function', causal_mask_function)
         if self.is_bidirectional or says is causal_mask_function:
@@ -149,8 +150,7 @@ class LazyMask(Tensor):
         return PairRules(allows=self._on_edges(says))
 
     def rules_with_padding(self) -> PairRules:
-        """Return which query may attend to which key according to the mask. Padding is excluded as
-        a key."""
+        """Return the rules of :meth:`rules`, which also exclude padding as a key."""
         rules, is_token = self.rules(), self.padding()
         if is_token is None:
             return rules

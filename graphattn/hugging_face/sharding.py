@@ -1,4 +1,4 @@
-"""Attached models on a part of the tokens of a batch."""
+"""Transformers models whose attention follows graphs, on some of the tokens of a batch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ['TokenModel']
 
 
 class TokenModel(nn.Module):
-    """Wrap an attached model, so that it is called with tokens and ``ptr`` like an
-    :class:`graphattn.models.Encoder`.
+    """Wrap a transformers model whose attention follows graphs (:func:`attach`), so that it is
+    called with tokens and ``ptr`` like an :class:`graphattn.models.Encoder`.
 
     The tokens of all sequences follow one another without padding, so that
     :func:`graphattn.distributed.sequence_parallel` can divide them over processes. Apart from
@@ -108,7 +108,7 @@ class _Whole(Shard):
 
 @dataclass
 class PartOfBatch:
-    """The part of the tokens of a batch that one process computes. Attention modules call
+    """The tokens of a batch that one of several processes computes. Attention modules call
     :meth:`attend`, in which these tokens attend to the tokens of all processes.
 
     Args:
