@@ -66,8 +66,9 @@ def nearby_order(self: BipartiteGraph, parts: int | None = None) -> Tensor:
 
 
 def _parts(graph: BipartiteGraph, parts: int) -> Tensor:
-    """Return the index of the part of the graph that each token belongs to, int64
-    ``[num_queries]``. ``parts`` is the number of parts."""
+    """Cut the tokens of a graph into ``parts`` sets of similar numbers of edges, so that few edges
+    join different sets (METIS). Return the index of the set of each token, int64
+    ``[num_queries]``."""
     try:
         from pymetis import CSRAdjacency, part_graph
     except ImportError as error:

@@ -54,13 +54,15 @@ class PairLayout(ABC):
 
     @abstractmethod
     def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Return the index of the value of each pair ``query``, ``key`` inside the border, in a
+        """Return which of the ``num_values`` values of the mask each (query, key) pair has, in a
         sequence of ``length`` tokens. ``query`` and ``key`` are positions, int64 of shapes that
-        broadcast. The caller ignores the results for pairs on the border."""
+        broadcast. The caller ignores the results of pairs with the first or last token if these
+        tokens are always attended to (``border``)."""
 
     @abstractmethod
     def _inner_multiplicity(self, device: torch.device) -> Tensor:
-        """Return how many pairs inside the border have each value, int64 ``[num_values]``."""
+        """Return how many (query, key) pairs have each value of the mask, int64 ``[num_values]``.
+        Pairs with the first or last token do not count if the mask has a ``border``."""
 
     @property
     def always_on(self) -> int:

@@ -116,9 +116,9 @@ class PairMask:
         return pairs.view(self.heads, length, length)
 
     def _index(self, length: int) -> Tensor:
-        """Return the index of the value of each pair, int64 ``[length, length]``. All layers of a
-        forward pass share this tensor, which takes 8 bytes per pair and is freed together with the
-        mask."""
+        """Return which value of the mask each (query, key) pair has, int64 ``[length, length]``.
+        All layers of a forward pass share this tensor, which takes 8 bytes per pair and is freed
+        together with the mask."""
         key = self.layout, length, self.device
         if key not in self._index_of:
             with torch.inference_mode(False):  # may be used for gradients later

@@ -196,9 +196,10 @@ class Pattern(ABC):
         return BipartiteGraph.from_pairs(sort_pairs(pair), num_queries, num_keys)
 
     def _rows_of_ranges(self, queries: range, num_queries: int, num_keys: int) -> Rows | None:
-        """Return the CSR rows of ``queries``, computed from their :meth:`key_ranges`. Return
-        ``None`` if :meth:`rows` must list the edges instead: on GPUs, for sequences shorter than
-        :attr:`min_tokens`, without ranges, and where :func:`rows_of_ranges` returns ``None``."""
+        """Return the edges of ``queries`` in CSR form, computed from the ranges of keys that these
+        queries attend to (:meth:`key_ranges`). Return ``None`` if :meth:`rows` must list the edges
+        instead: on GPUs, for sequences shorter than :attr:`min_tokens`, without ranges, and where
+        :func:`rows_of_ranges` returns ``None``."""
         is_short = min(num_queries, num_keys) < self.min_tokens
         if is_short or torch.get_default_device().type != 'cpu':
             return None
@@ -207,7 +208,7 @@ class Pattern(ABC):
 
     def _fitting_edges(self, queries: range, num_queries: int, num_keys: int,
                        generator: torch.Generator | None, crop: bool) -> Tensor:
-        """Return the edges of :meth:`rows`. For a sequence of fewer than :attr:`min_tokens` tokens,
+        """Return the edges of ``queries``, int64 ``[2, num_edges]``. For a sequence of fewer than :attr:`min_tokens` tokens,
         crop the edges of a longer sequence if ``crop`` is set, or raise an error that names
         ``crop=True``."""
         fewest = self.min_tokens
@@ -226,8 +227,8 @@ class Pattern(ABC):
 
     def _rows_here(self, queries: range, num_queries: int, num_keys: int,
                    generator: torch.Generator | None) -> Tensor:
-        """Return the edges of :meth:`rows` on torch's default device, or raise an error if the
-        pattern returned a wrong shape or dtype."""
+        """Return the edges of ``queries``, int64 ``[2, num_edges]``, on torch's default device.
+        Raise an error if the pattern returned a wrong shape or dtype."""
         if len(queries) == num_queries:
             edges = self.edges(num_queries, num_keys, generator)
         else:

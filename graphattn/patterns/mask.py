@@ -97,8 +97,8 @@ class Mask(RowPattern):
         return num_queries
 
     def _is_on(self) -> Tensor:
-        """Return whether each index of the layout is on, bool ``[num_values + 2]``: the index of
-        each value, then ``always_on``, then ``always_off``."""
+        """Return which values of the mask let a query attend to its key, bool ``[num_values + 2]``.
+        The last two stand for pairs that are always on and pairs that are always off."""
         values = np.frombuffer(f'{self.values}10'.encode(), dtype=np.uint8) == ord('1')
         return torch.as_tensor(values)
 

@@ -104,8 +104,8 @@ def _draw_poisson(model: FactorModel, shard: Shard,
 
 
 def _heads(model: FactorModel) -> list[FactorModel]:
-    """Return one FactorModel for each head, because the rows of this process are contiguous only
-    within a head of the whole graph."""
+    """Split a model of all heads into one FactorModel for each head, because the queries of this
+    process are contiguous only within a head of the whole graph."""
     num_heads = model.num_heads
     factors = zip(model.query_factor.detach().chunk(num_heads),
                   model.mixing.detach().view(num_heads, model.num_clusters, -1),
@@ -118,8 +118,8 @@ def _heads(model: FactorModel) -> list[FactorModel]:
 
 
 def _of_all(values: list[np.ndarray], shard: Shard) -> np.ndarray:
-    """Return the values of the queries of all processes: head 0 first, one float64 for each query
-    of the whole batch.
+    """Collect one value for each query from all processes. Return a float64 array that holds the
+    queries of the whole batch in head 0, then those in head 1, and so on.
 
     Args:
         values (list of ndarray): For each head, one value for each query of this process.
@@ -136,7 +136,7 @@ def _own_counts(mean: np.ndarray, shard: Shard,
     its own.
 
     Args:
-        mean (ndarray): Mean number of draws of each query of the whole batch, head 0 first.
+        mean (ndarray): Mean number of random keys of each query of the whole batch, head 0 first.
         shard (Shard): The tokens of this process.
         generator (torch.Generator, optional): Random generator.
     """
