@@ -112,7 +112,6 @@ class GraphCache:
 
 
 def _names(key: Hashable) -> set[Name]:
-    """Return the names of objects in a cache key."""
     return {part for part in key if isinstance(part, Name)} if isinstance(key, tuple) else set()
 
 

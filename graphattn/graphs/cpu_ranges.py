@@ -25,8 +25,9 @@ def put_ranges(begin, end, indptr, key, num_keys):
 
 @jit(inline=True)
 def _next_range(begin, end, i, low, num_keys):
-    """Return the first range of the keys of query i that are at least ``low``. It is empty if there
-    is no such key."""
+    """Return the first range of keys, ``first`` to ``last - 1``, that query i attends to from key
+    ``low`` on. Range r of query i has the keys ``begin[i, r]`` to ``end[i, r] - 1``. If no key is
+    left, both results are ``num_keys``."""
     first = last = num_keys
     for r in range(begin.shape[1]):
         own_first, own_last = max(begin[i, r], low), min(end[i, r], num_keys)

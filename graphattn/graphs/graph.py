@@ -225,7 +225,7 @@ class BipartiteGraph:
 
     @property
     def csr(self) -> tuple[Tensor, Tensor]:
-        """The rows of the graph, as two tensors: where the edges of each query begin, int64
+        """The edges in CSR form, as two tensors: where the edges of each query begin, int64
         ``[num_queries + 1]``; and the key of each edge, ``[num_edges]``, in the narrowest dtype of
         uint16, int32 and int64. Do not modify these tensors."""
         return self._indptr, self._key

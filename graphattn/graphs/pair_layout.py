@@ -163,8 +163,9 @@ class PairLayout(ABC):
                              f"the mask (got {length})")
 
     def _inside(self, token: Tensor, length: int) -> Tensor:
-        """Return the position in the mask of each token of a sequence. The first position inside
-        the border is 0."""
+        """Return the position in the mask of each token of a sequence of ``length`` tokens. The
+        last token gets the last position. If the mask has a border, which is the first and the last
+        position, counting begins at the second one."""
         position = torch.where(token == length - 1, self.size - 1, token)
         return position - int(self.border)
 
@@ -281,10 +282,12 @@ class DiagonalLayout(PairLayout):
         return degree, key, value
 
     def _offsets(self, is_on: Tensor, inner_length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the diagonals that are on, and the diagonals that each query crosses.
+        """Return the diagonals of the attention matrix that have edges, and those that each query
+        has an edge on.
 
         Args:
-            is_on (Tensor): Whether each distance is on, bool ``[heads, num_values]``.
+            is_on (Tensor): Whether queries attend to keys at each distance ``|key - query|``, bool
+                ``[heads, num_values]``.
             inner_length (int): Number of queries inside the border.
 
         Returns:
@@ -307,8 +310,8 @@ class DiagonalLayout(PairLayout):
 
     def _with_border(self, offset: Tensor, value: Tensor, first: Tensor, degree: Tensor,
                      length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Add the pairs of the border to diagonals inside the border: a pair at both ends of each
-        row, and a full row at the beginning and at the end.
+        """Add the edges of the first and the last token of a sequence, which attend to all tokens
+        and which all tokens attend to, to the diagonals of the tokens between them.
 
         Args:
             offset (Tensor): ``key - query`` of each diagonal, as :meth:`_offsets` returns.

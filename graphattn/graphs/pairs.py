@@ -182,7 +182,8 @@ def _merged(merge: Callable, rows: Rows, others: tuple[Tensor, Tensor, Tensor],
 
 
 def _cut(key: Tensor, num_edges: int) -> Tensor:
-    """Return the first keys, copied if the copy frees much memory."""
+    """Return the first ``num_edges`` values of ``key``. They are a copy if they fill at most 90 %
+    of ``key``, so that the rest is freed."""
     return key[:num_edges] if num_edges > .9 * key.numel() else key[:num_edges].clone()
 
 

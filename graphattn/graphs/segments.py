@@ -167,8 +167,8 @@ class Segments:
         return sum(1 for _ in groupby(self.shapes))
 
     def known(self) -> tuple[int | None, bool | None]:
-        """Return the pair of :attr:`num_pairs` and :attr:`is_square`. A property that has not been
-        computed yet is ``None`` in this pair."""
+        """Return :attr:`num_pairs` and :attr:`is_square` without computing them: ``None`` stands
+        for a property that has not been computed yet."""
         return self._num_pairs, self._is_square
 
     def pairs_per_segment(self) -> Tensor:

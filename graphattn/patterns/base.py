@@ -208,9 +208,9 @@ class Pattern(ABC):
 
     def _fitting_edges(self, queries: range, num_queries: int, num_keys: int,
                        generator: torch.Generator | None, crop: bool) -> Tensor:
-        """Return the edges of ``queries``, int64 ``[2, num_edges]``. For a sequence of fewer than :attr:`min_tokens` tokens,
-        crop the edges of a longer sequence if ``crop`` is set, or raise an error that names
-        ``crop=True``."""
+        """Return the edges of ``queries``, int64 ``[2, num_edges]``. For a sequence of fewer than
+        :attr:`min_tokens` tokens, crop the edges of a longer sequence if ``crop`` is set, or raise
+        an error that names ``crop=True``."""
         fewest = self.min_tokens
         is_short = min(num_queries, num_keys) < fewest
         if crop and is_short:
@@ -338,8 +338,8 @@ class _SetOperation(RowPattern):
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _ranges_of_parts(self, *arguments: Any) -> list[tuple[Tensor, Tensor]] | None:
-        """Return the :meth:`key_ranges` of ``left`` and of ``right``, or ``None`` if one of them
-        has no ranges."""
+        """Return the ranges of keys of the patterns ``left`` and ``right`` (:meth:`key_ranges`),
+        or ``None`` if one of them has no ranges."""
         parts = [part.key_ranges(*arguments) for part in (self.left, self.right)]
         return None if None in parts else parts
 
@@ -464,7 +464,8 @@ class Difference(_SetOperation):
 
 def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range, int]:
     """Return the queries to build as a range of their positions, and the number of queries of the
-    whole graph. ``offset`` is that of :meth:`Pattern.build`."""
+    whole graph. ``offset`` is the position of the first query in the sequence of keys; ``None``
+    builds all queries."""
     if offset is None:
         return range(num_queries), num_queries
     check_size('offset', offset)

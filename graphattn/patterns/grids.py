@@ -15,7 +15,8 @@ from graphattn.patterns.layouts import positions
 
 
 class _Axis(NamedTuple):
-    """Coordinates of the window of each query along one axis of a grid; some may not exist."""
+    """Coordinates of the keys that each query attends to along one axis of a grid of tokens. Some
+    of them may lie outside of the grid."""
 
     coordinate: Tensor  # int64 [num_queries, window]
     is_key: Tensor  # bool, whether the coordinate exists

@@ -107,8 +107,8 @@ def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator 
 
 
 def _collisions(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two int64 tensors: token and column of every key that an earlier column has at the
-    same token."""
+    """Find the keys that an earlier column of their row repeats, in a table ``[num_tokens,
+    degree]`` of the keys of each token. Return their rows and their columns, two int64 tensors."""
     ascending, column = torch.sort(keys, dim=1, stable=True)
     token, rank = (ascending[:, 1:] == ascending[:, :-1]).nonzero().unbind(1)
     return token, column[token, rank + 1]
