@@ -27,11 +27,13 @@ def sample_bernoulli(
     .. math::
         P(\text{edge}) = \min(1, p_{ij} + \delta).
 
-    Here :math:`\delta` is the exploration of the model. For n tokens, k clusters and E drawn edges:
-    if E is large, the probabilities of all pairs inside the segments are computed in chunks of
-    bounded size, in O(n^2 k) time. If E is small, on a CPU with numba or on an NVIDIA GPU with
-    Triton, edges are drawn as in :func:`sample_fastrg` at higher rates and then thinned to the same
-    distribution, in O(Ek + nk^2) time. Memory is O(E + nk) in both cases.
+    Here :math:`p_{ij}` is the probability of the model that query i attends to key j, and
+    :math:`\delta` is the probability ``exploration`` that each (query, key) pair gets in addition.
+    For n tokens, k clusters and E drawn edges: if E is large, the probabilities of all pairs inside
+    the sequences of the batch are computed in chunks of bounded size, in O(n^2 k) time. If E is
+    small, on a CPU with numba or on an NVIDIA GPU with Triton, edges are drawn as in
+    :func:`sample_fastrg` at higher rates and then thinned to the same distribution, in
+    O(Ek + nk^2) time. Memory is O(E + nk) in both cases.
 
     Args:
         model (FactorModel): The probabilities.
@@ -73,7 +75,8 @@ def sample_bernoulli(
 @torch.no_grad()
 def draw_bernoulli(model: FactorModel, generator: torch.Generator | None,
                    method: str = 'auto') -> BipartiteGraph:
-    """Return the result of :func:`sample_bernoulli` without checking arguments."""
+    """Draw a graph with independent edges of the probabilities of ``model``, as
+    :func:`sample_bernoulli` does, but without checking arguments."""
     if torch._C._are_functorch_transforms_active():
         with outside_transforms():
             return draw_bernoulli(model.numbers(), generator, method)

@@ -28,7 +28,9 @@ def sample_fastrg(
     r"""Draw a graph by Algorithm 1 of SBM-Transformer: pairs are drawn Poisson times, and
     duplicates are merged.
 
-    A pair is drawn :math:`\mathrm{Poisson}(p_{ij} + \delta)` times, so that, independently,
+    The pair of query i and key j is drawn :math:`\mathrm{Poisson}(p_{ij} + \delta)` times. Here
+    :math:`p_{ij}` comes from the model, and :math:`\delta` is the ``exploration`` that every pair
+    gets in addition. So edges are independent, with
 
     .. math::
         P(\text{edge}) = 1 - \exp(-(p_{ij} + \delta)).
@@ -85,7 +87,8 @@ def sample_fastrg(
 @torch.no_grad()
 def draw_poisson(model: FactorModel, generator: torch.Generator | None,
                  method: str = 'auto') -> BipartiteGraph:
-    """Return the result of :func:`sample_fastrg` without checking arguments."""
+    """Draw a graph in which each edge comes from a Poisson number of draws, as
+    :func:`sample_fastrg` does, but without checking arguments."""
     if torch._C._are_functorch_transforms_active():
         with outside_transforms():
             return draw_poisson(model.numbers(), generator, method)

@@ -69,8 +69,8 @@ def read_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]
 
 
 def filled_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str]]:
-    """Yield the lines of :func:`read_lines` that are not blank. A line of tabs has columns, so it
-    is not blank."""
+    """Yield the number and text of each line of a file that is not blank. A line of tabs has
+    columns, so it is not blank. Errors are those of :func:`read_lines`."""
     return ((number, line) for number, line in read_lines(path, encoding) if line.strip(' \r\n'))
 
 
@@ -120,7 +120,8 @@ def read_json(path: Path) -> dict:
 
 
 def json_object(text: str, where: str) -> dict:
-    """Return the JSON object in ``text`` as a dict. Errors are those of :func:`json_value`."""
+    """Return the JSON object in ``text`` as a dict. Raise a ValueError that begins with ``where``
+    if the text is not a JSON object."""
     return json_value(text, where, dict)
 
 

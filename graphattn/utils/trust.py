@@ -23,8 +23,8 @@ class Untrusted(ValueError):
 
 @contextmanager
 def trusting(names: Iterable[str]) -> Iterator[None]:
-    """Let :func:`importing_only` trust the packages, modules or classes ``names`` too, inside this
-    context."""
+    """Let configs also name classes of the packages or modules ``names``, or the classes ``names``
+    themselves, where :func:`importing_only` is entered inside this context."""
     before = _trusted.set((*_trusted.get(), *filter(None, (name.strip(' .') for name in names))))
     try:
         yield
