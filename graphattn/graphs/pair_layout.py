@@ -66,12 +66,12 @@ class PairLayout(ABC):
 
     @property
     def always_on(self) -> int:
-        """The index of pairs whose query always attends to their key."""
+        """The number that :meth:`index` gives to pairs whose query always attends to the key."""
         return self.num_values
 
     @property
     def always_off(self) -> int:
-        """The index of pairs whose query never attends to their key."""
+        """The number that :meth:`index` gives to pairs whose query never attends to the key."""
         return self.num_values + 1
 
     @property

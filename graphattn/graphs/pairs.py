@@ -21,14 +21,14 @@ def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
 
 
 def is_ascending(pair: Tensor) -> bool:
-    """Return whether the numbers ``pair`` strictly ascend, so that they are sorted and
-    different."""
+    """Return whether the edges ``pair`` are sorted and different. Each edge is a number, ``query *
+    num_keys + key``."""
     return bool((pair[1:] > pair[:-1]).all())
 
 
 def sort_pairs(pair: Tensor) -> Tensor:
-    """Return the numbers ``pair`` sorted and without duplicates. A GPU is synchronised once, to
-    count the duplicates."""
+    """Return the edges ``pair`` sorted and without duplicates. Each edge is a number, ``query *
+    num_keys + key``. A GPU is synchronised once, to count the duplicates."""
     is_on_cpu = pair.device.type == 'cpu'
     if is_on_cpu and is_ascending(pair):
         return pair

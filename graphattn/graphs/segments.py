@@ -163,7 +163,8 @@ class Segments:
 
     @cached_property
     def num_runs(self) -> int:
-        """Number of runs of consecutive sequences (segments) that have the same shape."""
+        """Number of groups of consecutive sequences (segments) that have the same numbers of
+        queries and of keys."""
         return sum(1 for _ in groupby(self.shapes))
 
     def known(self) -> tuple[int | None, bool | None]:

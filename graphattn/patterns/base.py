@@ -309,7 +309,8 @@ class RangePattern(RowPattern):
     @abstractmethod
     def key_ranges(self, queries: range, num_queries: int,
                    num_keys: int) -> tuple[Tensor, Tensor]:
-        """Return the ranges of keys of each query, as in :class:`Pattern`."""
+        """Return ranges of consecutive keys that together are the keys of each query: the first key
+        of each range, and the key after its last one, as in :meth:`Pattern.key_ranges`."""
 
 
 @dataclass(frozen=True, repr=False)
