@@ -22,7 +22,8 @@ from graphattn.graphs.cache import GRAPHS as GRAPHS_KEPT
 from graphattn.graphs.segments import reduce_segments
 from graphattn.layers import GraphAttention, MultiheadAttention
 from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
-from graphattn.patterns import Causal, SlidingWindow
+from graphattn.ops.attention import sdpa
+from graphattn.patterns import Causal, Full, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from tests.clusters import cluster_source
@@ -126,6 +127,30 @@ def test_tiles_of_half_precision_wait_for_nothing(gpu):
     out = edge_attention(*arguments)
     assert out.device.type == 'cuda' and not gpu
     torch.testing.assert_close(out.on_cpu, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_complete_segments_of_any_length_take_one_call(gpu, monkeypatch):
+    """Of torch's attention along ragged batches, of which there is none here."""
+    calls, lengths = [], (3, 7, 5)
+
+    def one_call(query, key, value, query_ptr, key_ptr, most_queries, most_keys, *, scale):
+        calls.append((query_ptr.dtype, most_queries, most_keys))
+        segments = [x.split(lengths) for x in (query, key, value)]
+        return torch.cat([sdpa.attend_to_segments(
+            *(x.transpose(0, 1)[None] for x in own), None, scale=scale, dropout_p=0.,
+        )[0].transpose(0, 1) for own in zip(*segments)])
+
+    monkeypatch.setattr(sdpa, 'varlen_attn', one_call)
+    full = BipartiteGraph.batch([Full().build(n) for n in lengths])
+    inputs = torch.randn(3, 15, 2, 8).bfloat16()
+    expected = edge_attention(*inputs, full)
+    there = [*map(to_gpu, inputs)]
+    out = edge_attention(*there, full.to('cuda'))
+    assert calls == [(torch.int32, 7, 7)]
+    torch.testing.assert_close(out.on_cpu, expected, rtol=2e-2, atol=2e-2)
+    edge_attention(*(x.float() for x in there), full.to('cuda'))
+    edge_attention(*there, full.to('cuda'), dropout_p=0.5)
+    assert len(calls) == 1
 
 
 def order_by_key():

@@ -3,6 +3,7 @@ layers that sample graphs, and samplers.
 
     python -m experiments.benchmarks.gpu
     python -m experiments.benchmarks.gpu --parts '[layers]'
+    python -m experiments.benchmarks.gpu --parts '[tiles, sweep]' --block 128
     python -m experiments.benchmarks.gpu --quick --device cpu
 
 The lower bound for attention is the time in which the same GPU copies the vectors that the edges
@@ -13,6 +14,7 @@ This command checks for memory errors: compute-sanitizer python -m pytest tests/
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -20,17 +22,22 @@ from typing import Literal
 from unittest.mock import patch
 
 import torch
+import triton.language as tl
 from jsonargparse.typing import PositiveInt
+from torch.profiler import ProfilerActivity, profile
 
 from experiments.benchmarks import attention, meshes
 from experiments.benchmarks.layer import bring_to_density, full_attention, train
 from experiments.benchmarks.measure import benchmark, interleave, progress, run_benchmark
 from experiments.benchmarks.sampler import block_model
 from experiments.runs.tables import report
+from graphattn import BipartiteGraph
 from graphattn.functional import edge_probability
 from graphattn.layers import GraphAttention
 from graphattn.ops.attention import triton_short_rows as short_rows
 from graphattn.ops.attention import triton_tiles as attention_tiles
+from graphattn.ops.triton import rows as rows_of_edges
+from graphattn.ops.triton import tiles as plans
 from graphattn.patterns import RandomKeys, parse
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources import BlockModelSource
@@ -44,6 +51,8 @@ LENGTHS, DENSITIES = (4096, 8192, 16384, 32768), (0.0025, 0.01, 0.02, 0.05)
 CLUSTERS = 128
 PATTERNS = ('SlidingWindow(64)', 'SlidingWindow(256)', 'SlidingWindow(64) | GlobalTokens(64)',
             'RandomBlocks(3, 64)', 'RandomKeys(204)', 'RandomKeys(1024)')
+# Stages of the pipeline that loads tiles, and most registers of a thread.
+STAGES, REGISTERS = (1, 2, 3, 4), (128, 168, 255)
 # Masks and messages (edges x heads x channels) above these sizes would exceed a GPU's memory.
 MAX_PAIRS, MAX_MESSAGES = 2**30, 2**34
 
@@ -54,8 +63,10 @@ def main(
     channels: PositiveInt = 64,
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'bfloat16',
     rounds: PositiveInt = 20,
-    parts: list[Literal['attention', 'rows', 'tiles', 'meshes', 'layers', 'sampling']] = (
-        'attention', 'rows', 'tiles', 'meshes', 'layers', 'sampling'),
+    parts: list[Literal['attention', 'rows', 'tiles', 'sweep', 'meshes', 'layers', 'profile',
+                        'sampling']] = (
+        'attention', 'rows', 'tiles', 'sweep', 'meshes', 'layers', 'profile', 'sampling'),
+    block: Literal[64, 128] = 64,
     device: str = 'cuda',
     quick: bool = False,
     out: Path = Path('runs/benchmarks'),
@@ -66,24 +77,30 @@ def main(
         heads: Number of heads.
         dtype: Dtype of queries, keys and values. Layers run under autocast to this dtype.
         parts: The parts to measure. The table of a part is written when the part is finished.
+        block: Number of rows of a tile.
         device: The device.
         quick: Whether to use small sizes, which end within a minute.
         out: The folder of the tables.
     """
     shapes, grids, lengths, densities = SHAPES, meshes.MESHES, LENGTHS, DENSITIES
-    patterns, rows = [*product((4096, 16384), PATTERNS)], SHORT_ROWS
+    # The last is what the sweep is about.
+    patterns, rows = [*product((4096, 16384), PATTERNS), (16384, 'RandomKeys(819)')], SHORT_ROWS
     if quick:
         patterns, rows = [(256, PATTERNS[0])], [(256, 4, 2)]
         shapes, lengths, densities, heads, rounds = [(512, 8)], (256,), (0.05,), 2, 2
         grids = {'small': (64, 128, 8)}
     setting = heads, channels, getattr(torch, dtype), rounds
+    set_block(block)
     drawn = [*product(lengths, densities)]
     cases = {
         'attention': [partial(of_attention, *shape, *setting) for shape in shapes],
         'rows': [partial(of_rows, *shape, *setting[1:]) for shape in rows],
         'tiles': [partial(of_tiles, n, pattern, *setting) for n, pattern in patterns],
+        'sweep': [partial(of_sweep, *patterns[-1], stages, registers, *setting)
+                  for stages, registers in product(STAGES, REGISTERS)],
         'meshes': [partial(meshes.measure, *grid, *setting) for grid in grids.items()],
         'layers': [partial(of_layers, *size, *setting) for size in drawn],
+        'profile': [partial(of_profile, *size, *setting[:-1]) for size in drawn],
         'sampling': [partial(of_sampling, *size, rounds) for size in drawn]}
     for part in parts:
         report([row for case in progress(cases[part], part) for row in case()], f'gpu_{part}', out)
@@ -144,11 +161,11 @@ def of_rows(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
 
 def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype,
              rounds: int) -> list[dict]:
-    """Return rows with the times of attention along a pattern, of full attention and of
-    FlexAttention.
+    """Return a row with the times of attention along a pattern, of full attention and of others.
 
     Attention along the pattern is timed by rows of edges, by tiles of pairs, and as the backend
-    chooses. On CPUs, the three are the same.
+    chooses; on CPUs, the three are the same. ``plan ms`` is the time to make both plans of a new
+    graph. A tile takes as long as ``edges of a tile`` by rows.
 
     Args:
         n: Number of tokens.
@@ -166,13 +183,45 @@ def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype
             torch.autograd.grad(forwards[name]().sum(), inputs)
 
     level = attention_tiles.EDGES_OF_A_TILE
-    by_rows, by_tiles = (dict.fromkeys(level, most) for most in (2**30, 1))
+    by_rows, by_tiles = (dict.fromkeys(level, most) for most in (2**30, 8))
+    others = {'full SDPA', 'flex'} | ({'masked SDPA'} if n**2 <= MAX_PAIRS else set())
     ways = {'rows': ('auto', by_rows), 'tiles': ('auto', by_tiles), 'as chosen': ('auto', level),
-            'full SDPA': ('full SDPA', level)}
-    ways |= {'flex': ('flex', level)} if 'flex' in forwards else {}
+            **{name: (name, level) for name in forwards if name in others}}
     times = interleave({way: partial(step, *of_way) for way, of_way in ways.items()}, rounds)
-    return [{'n': n, 'pattern': pattern, 'density': graph.density(),
-             **{f'{way} ms': 1e3 * seconds for way, seconds in times.items()}}]
+    row = {'n': n, 'pattern': pattern, 'density': graph.density(), 'block': plans.ROWS_OF_A_TILE,
+           **{f'{way} ms': 1e3 * seconds for way, seconds in times.items()}}
+    if graph.device.type == 'cuda':
+        number = sum(plans.count(*order[:2], n, 8)[0].sum().item()
+                     for order in (graph.csr, graph.csc)) / 2
+        pairs = number * heads * plans.ROWS_OF_A_TILE * plans.COLUMNS
+        row |= {'plan ms': 1e3 * interleave({'plan': partial(plan_anew, graph, heads)},
+                                            rounds)['plan'],
+                'ps per pair': 1e12 * times['tiles'] / pairs,
+                'edges of a tile': times['tiles'] / number / times['rows'] * graph.num_edges}
+    return [row]
+
+
+def plan_anew(graph: BipartiteGraph, heads: int) -> None:
+    for indptr, column in (graph.csr, graph.csc[:2]):
+        plans.plan(indptr, column.clone(), graph.num_queries, heads, 8)
+
+
+def of_sweep(n: int, pattern: str, stages: int, registers: int, heads: int, channels: int,
+             dtype: torch.dtype, rounds: int) -> list[dict]:
+    """Return a row with the time of attention by tiles with other constants of its kernels."""
+    with (patch.object(attention_tiles, 'STAGES', stages),
+          patch.object(attention_tiles, '_FEW_REGISTERS', registers)):
+        row, = of_tiles(n, pattern, heads, channels, dtype, rounds)
+    return [{'stages': stages, 'registers': registers, **row}]
+
+
+def set_block(size: int) -> None:
+    """Set the rows of a tile, before any kernel is compiled."""
+    if size == plans.ROWS_OF_A_TILE:
+        return
+    rows_of_edges._OF_A_TILE = tl.constexpr(size)
+    for module in (rows_of_edges, plans, attention_tiles):
+        module.ROWS_OF_A_TILE = size
 
 
 @cache
@@ -196,6 +245,13 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
         dtype: Dtype of autocast.
         rounds: Number of measurements.
     """
+    times = interleave(steps_of_layers(n, density, heads, channels, dtype), rounds)
+    return [{'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
+             'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}]
+
+
+def steps_of_layers(n: int, density: float, heads: int, channels: int,
+                    dtype: torch.dtype) -> dict[str, Callable[[], None]]:
     torch.manual_seed(0)
     source = BlockModelSource(heads, channels, CLUSTERS, exploration=0.)
     bring_to_density(source, density)
@@ -207,10 +263,30 @@ def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dt
         with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float):
             train(layer, forward)
 
-    times = interleave({'sampled': lambda: step(lambda: layer(x, ptr)),
-                        'full': lambda: step(lambda: full_attention(layer, x))}, rounds)
-    return [{'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
-             'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}]
+    return {'sampled': lambda: step(lambda: layer(x, ptr)),
+            'full': lambda: step(lambda: full_attention(layer, x))}
+
+
+def of_profile(n: int, density: float, heads: int, channels: int,
+               dtype: torch.dtype) -> list[dict]:
+    """Return a row for each kernel and operation that takes a hundredth of a training step of a
+    block-model layer, the most expensive first: how often it runs, and milliseconds of the device
+    and of the host. The arguments are those of :func:`of_layers`."""
+    step = steps_of_layers(n, density, heads, channels, dtype)['sampled']
+    for _ in range(3):
+        step()
+    has_gpu = torch.get_default_device().type == 'cuda'
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * has_gpu
+    with profile(activities=activities) as profiled:
+        step()
+        if has_gpu:
+            torch.cuda.synchronize()
+    rows = [{'n': n, 'density': density, 'name': event.key[:60], 'times': event.count,
+             'device ms': 1e-3 * event.self_device_time_total,
+             'host ms': 1e-3 * event.self_cpu_time_total} for event in profiled.key_averages()]
+    rows.sort(key=lambda row: -row['device ms'] - row['host ms'])
+    least = sum(row['device ms'] + row['host ms'] for row in rows) / 100
+    return [row for row in rows if row['device ms'] + row['host ms'] > least]
 
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:

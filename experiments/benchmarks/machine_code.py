@@ -43,7 +43,7 @@ class Launch(NamedTuple):
 
     kernel: JITFunction
     arguments: dict[str, object]
-    num_warps: int
+    options: dict[str, int]  # warps, and registers if they are bounded
 
     @property
     def edges_of_a_program(self) -> int:
@@ -152,9 +152,10 @@ def launches_of(work: Callable[[], object]) -> list[Launch]:
     """
     recorded = []
 
-    def record(kernel: JITFunction, *arguments, grid, warmup, num_warps, **constants) -> None:
+    def record(kernel: JITFunction, *arguments, grid, warmup, **named) -> None:
         names = [parameter.name for parameter in kernel.params]
-        recorded.append(Launch(kernel, {**dict(zip(names, arguments)), **constants}, num_warps))
+        constants = {name: named.pop(name) for name in names if name in named}
+        recorded.append(Launch(kernel, {**dict(zip(names, arguments)), **constants}, named))
 
     never = patch.object(Arriving, 'now', lambda self: None)
     cut = patch.object(rows, 'UNCUT_PARTS', 0)  # as along longer rows
@@ -167,13 +168,12 @@ def compiled(launch: Launch, capability: int) -> MachineCode:
     """Compile a launch for GPUs of a compute capability (90 is 9.0). Triton caches the result on
     disk."""
     target = GPUTarget('cuda', capability, 32)
-    kernel = triton.compile(launch.source(), target=target,
-                            options={'num_warps': launch.num_warps})
+    kernel = triton.compile(launch.source(), target=target, options=launch.options)
     binary = kernel.asm['cubin']
     sizes = {name: int(size) for name, size in re.findall(
         r'(REG|STACK|SHARED|LOCAL):(\d+)', _dumped(binary, '--dump-resource-usage'))}
     return MachineCode(sizes['REG'], sizes['STACK'] + sizes['LOCAL'], kernel.metadata.shared,
-                       launch.edges_of_a_program // launch.num_warps, binary)
+                       launch.edges_of_a_program // launch.options['num_warps'], binary)
 
 
 def _dumped(binary: bytes, option: str) -> str:

@@ -13,6 +13,7 @@ from graphattn import ops
 from graphattn._compiler import CompilerMissing
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
+from graphattn.ops.attention.sdpa import takes_one_call
 
 __all__ = ['FASTEST_SPARSE', 'PAIRS_OF_A_CALL', 'choose', 'choose_sparse',
            'choose_weighing']
@@ -85,7 +86,7 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         if missing is not None:
             raise ValueError(f"backend {name!r} does not support {missing}; pass backend='auto'")
         return backend
-    if not in_parts and _is_faster_dense(graph, terms):
+    if not in_parts and _is_faster_dense(query, value, graph, terms):
         dense = ops.load('sdpa')
         needs_weights |= terms.features is not None and dense.attention_with_features is None
         lacks = (needs_weights and not dense.returns_weights
@@ -150,7 +151,8 @@ def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bo
     return backend
 
 
-def _is_faster_dense(graph: BipartiteGraph, terms: LogitTerms) -> bool:
+def _is_faster_dense(query: Tensor, value: Tensor, graph: BipartiteGraph,
+                     terms: LogitTerms) -> bool:
     bias = terms.bias
     if terms.dropout_p > 0 and graph.device.type == 'cpu':
         # With dropout, torch materialises all weights: a training step with 64 to 1,024 tokens, 70
@@ -167,7 +169,7 @@ def _is_faster_dense(graph: BipartiteGraph, terms: LogitTerms) -> bool:
     # attention (graphattn atlas). A bias is a mask too: on two cores, complete graphs of 32 to
     # 1,024 tokens with a bias took 1.1 to 5.5 times as long.
     return (bias is None and graph.is_complete and graph.num_edges > 0 and _is_short(graph)
-            and _fills_calls(graph))
+            and (_fills_calls(graph) or takes_one_call(query, value, graph, terms)))
 
 
 def _is_short(graph: BipartiteGraph) -> bool:

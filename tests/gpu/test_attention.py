@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, edge_feature_attention
-from graphattn.patterns import RandomKeys, SlidingWindow
+from graphattn.patterns import Full, RandomKeys, SlidingWindow
 from graphattn.testing import check_attention
 from graphattn.testing.checks import CHECKS
 from tests.testing.test_backends import declared
@@ -95,3 +96,19 @@ def test_a_captured_graph_is_replayed(dtype):
         for _ in range(2 * TIMES_BEFORE_COPY):
             torch.cuda.synchronize()
             edge_attention(query, key, value, graph, backend='triton')
+
+
+@pytest.mark.parametrize('lengths', [(1, 700, 33), (64, 64, 65), (2000,)])
+def test_complete_graphs_of_any_lengths(lengths):
+    full = BipartiteGraph.batch([Full().build(n) for n in lengths])
+    inputs = [torch.randn(sum(lengths), 4, 64).bfloat16() for _ in range(4)]
+
+    def step(device: str) -> list[torch.Tensor]:
+        leaves = [x.to(device).requires_grad_() for x in inputs[:3]]
+        out = edge_attention(*leaves, full.to(device))
+        return [out, *torch.autograd.grad(out, leaves, inputs[3].to(device))]
+
+    for actual, expected in zip(step('cuda'), step('cpu')):
+        scale = expected.abs().max().float()
+        torch.testing.assert_close(actual.cpu().float() / scale, expected.float() / scale, rtol=0,
+                                   atol=2e-2)

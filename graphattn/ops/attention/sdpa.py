@@ -14,6 +14,7 @@ only on CPUs, because reading logits would synchronise a GPU.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import repeat
@@ -30,7 +31,14 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.backend import Backend, LogitTerms, has_values
 from graphattn.ops.edge_math import no_second_derivative
 
+try:
+    from torch.nn.attention.varlen import varlen_attn
+    TAKES_RAGGED = 'scale' in inspect.signature(varlen_attn).parameters  # not in older versions
+except ImportError:
+    TAKES_RAGGED = False
+
 PAIRS_PER_CHUNK = 2**24
+_MAX_RAGGED_CHANNELS = 256  # of torch's attention along segments of any length
 MAX_LOGIT = 2**12  # up to which rounding errors of gradients are accepted
 
 
@@ -40,6 +48,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
     is_full = graph.num_edges == graph.num_pairs and edge_bias is None
     if is_full and graph.num_segments == 1 and graph.num_keys > 0:  # without reading sizes
         return _attend_to_all(query, key, value, 1, terms)
+    if is_full and takes_one_call(query, value, graph, terms):
+        ptrs = [ptr.to(torch.int32) for ptr in graph.segments.ptrs]
+        return varlen_attn(query, key, value, *ptrs, *map(max, zip(*graph.segments.shapes)),
+                           scale=terms.scale)
     # Zero-size term that keeps every input in the autograd graph when there are no pairs.
     arguments = [x for x in (query, key, value, edge_bias) if x is not None]
     nothing = sum(x[:0].sum() for x in arguments)
@@ -57,6 +69,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
             out.append(_attend_to_all(own, keys[chunk.run], values[chunk.run], chunk.num_segments,
                                       terms, mask))
     return torch.cat(out)
+
+
+def takes_one_call(query: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> bool:
+    """Return whether torch attends inside all segments of a complete graph in one call, whatever
+    their lengths."""
+    return (TAKES_RAGGED and query.device.type == 'cuda' and query.itemsize == 2
+            and terms.dropout_p == 0 and query.shape[1:] == value.shape[1:]
+            and query.size(2) <= _MAX_RAGGED_CHANNELS and query.size(2) % 8 == 0
+            and all(map(min, graph.segments.shapes)))
 
 
 def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int, terms: LogitTerms,

@@ -1,79 +1,304 @@
-"""Tiles of pairs of rows and columns: where the next tile with edges is, and which of its pairs are
-edges."""
+"""The plan of tiles of a graph, made once for each order of its edges: for each block of rows the
+tiles of pairs that have edges, and which of their pairs are edges.
+
+Kernels read the list of a block before its tiles, so that no load waits for the edges, and multiply
+tiles whose pairs are all edges without a mask.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from graphattn.ops.triton.rows import ROWS_OF_A_TILE, gather
+from graphattn.ops.triton.launch import kernel, launch
+from graphattn.ops.triton.plans import Arriving, once_per_graph
+from graphattn.ops.triton.rows import ROWS_OF_A_TILE, Rows, Tasks, gather, put_more
 
+COLUMNS = 64  # of a tile; their bits are two words
 MAX_COLUMNS = 2**31 // ROWS_OF_A_TILE - 1  # because edges of 64 rows are counted in 32 bits
+# A block is cut into parts if it has many tiles. Each part has at least this number of tiles, and
+# at least the share 1 / _SHARE_OF_A_PART of all tiles, which is a fraction of the work of one of
+# the few hundred programs that a GPU runs at once.
+_TILES_OF_A_PART, _SHARE_OF_A_PART = 16, 1024
+_BLOCKS = 256  # that a program of cut_blocks cuts
+
+
+class Tiles(NamedTuple):
+    """The tiles of the blocks of 64 rows that kernels over tiles compute. A row has the edges of a
+    query, or of a key in the backward pass. The other blocks are computed edge by edge."""
+
+    num_tiles: Tensor  # of each block; 0 if kernels over rows compute the block
+    num_full: Tensor  # how many of them, the last ones, have no pair without an edge
+    first: Tensor  # number of each block's first tile
+    column: Tensor  # of each tile, which block of columns
+    bits: Tensor  # int32 [tiles, 64, 2], a bit for each column, set where the pair is an edge
+    edge: Tensor  # int32 [tiles, 64], first edge of each row in the tile, from the block's first on
+    tasks: Tasks  # whose places are blocks
+    num_blocks: Arriving  # number of blocks that kernels over tiles compute
+
+    @property
+    def have_rows(self) -> bool:
+        """Return whether any rows are computed in tiles: True until the host knows."""
+        known = self.num_blocks.now()
+        return known is None or known > 0
+
+    @property
+    def leave_rows(self) -> bool:
+        """Return whether any rows are computed edge by edge: True until the host knows."""
+        known = self.num_blocks.now()
+        return known is None or known < self.num_tiles.numel()
+
+    def rest_of(self, rows: Rows) -> Rows:
+        """Return ``rows`` without those that are computed in tiles."""
+        return rows._replace(num_tiles=self.num_tiles)
+
+    def pointers(self, rows: Rows) -> tuple[Tensor | int, ...]:
+        """Return what :func:`tiles_of_task` reads, the first arguments of kernels over tiles."""
+        tasks = self.tasks
+        return (rows.indptr, self.num_tiles, self.num_full, self.first, self.column, self.bits,
+                self.edge, tasks.more, tasks.place_of_more, rows.num_rows, tasks.num_places,
+                tasks.max_more)
+
+
+def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, edges: int) -> Tiles | None:
+    """Return the tiles of the blocks of rows whose tiles have at least ``edges`` edges on average.
+    Return None if the sizes already show that no block has."""
+    num_rows, num_edges = indptr.numel() - 1, column.numel()
+    if num_columns > MAX_COLUMNS or num_edges * ROWS_OF_A_TILE < edges * num_rows:
+        return None
+    name = 'tiles', edges, heads, num_columns, _TILES_OF_A_PART, _SHARE_OF_A_PART
+    return once_per_graph(name, indptr, column,
+                          lambda: _make(indptr, column, num_columns, heads, edges))
+
+
+def _make(indptr: Tensor, column: Tensor, num_columns: int, heads: int, edges: int) -> Tiles:
+    num_tiles, num_full, totals = count(indptr, column, num_columns, edges)
+    # Without waiting for the number.
+    most = min(column.numel() // edges, num_tiles.numel() * triton.cdiv(num_columns, COLUMNS))
+    first = num_tiles.cumsum(0, dtype=torch.int32) - num_tiles
+    of_tiles = [num_tiles.new_empty(most, *shape) for shape in ((), (ROWS_OF_A_TILE, 2),
+                                                                (ROWS_OF_A_TILE,))]
+    launch(list_tiles, (num_tiles.numel(),), indptr, column, num_tiles, num_full, first, *of_tiles,
+           indptr.numel() - 1, num_columns, ROWS=ROWS_OF_A_TILE, COLUMNS=COLUMNS, num_warps=8)
+    return Tiles(num_tiles, num_full, first, *of_tiles, _tasks(num_tiles, totals, most, heads),
+                 Arriving(totals[1]))
+
+
+def count(indptr: Tensor, column: Tensor, num_columns: int,
+          edges: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return for each block its number of tiles and how many of them are full, both 0 if the tiles
+    have fewer than ``edges`` edges on average; and the sum of tiles and the number of chosen
+    blocks. All are int32."""
+    num_rows = indptr.numel() - 1
+    blocks = triton.cdiv(num_rows, ROWS_OF_A_TILE)
+    num_tiles, num_full = torch.empty(2, blocks, dtype=torch.int32, device=indptr.device)
+    totals = torch.zeros(2, dtype=torch.int32, device=indptr.device)
+    launch(count_tiles, (blocks,), indptr, column, num_tiles, num_full, totals, num_rows,
+           num_columns, EDGES=edges, ROWS=ROWS_OF_A_TILE, COLUMNS=COLUMNS, num_warps=8)
+    return num_tiles, num_full, totals
+
+
+def _tasks(num_tiles: Tensor, totals: Tensor, max_tiles: int, heads: int) -> Tasks:
+    max_more = min(_SHARE_OF_A_PART // heads, max_tiles // _TILES_OF_A_PART)
+    num_blocks = num_tiles.numel()
+
+    def cut(more: Tensor, place_of_more: Tensor) -> None:
+        launch(cut_blocks, (triton.cdiv(num_blocks, _BLOCKS),), num_tiles, totals, more,
+               place_of_more, num_blocks, max_more, HEADS=heads, TILES=_TILES_OF_A_PART,
+               SHARE=_SHARE_OF_A_PART, BLOCKS=_BLOCKS, num_warps=4)
+
+    return Tasks.of(num_blocks, max_more, num_tiles, cut, ROWS_OF_A_TILE)
+
+
+# Kernels #############################################################################
+
+
+@kernel
+def count_tiles(indptr, column, num_tiles, num_full, totals, num_rows, num_columns,
+                EDGES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Kernel: count the tiles of a block for :func:`count`."""
+    base, edge, end = _edges_of_block(indptr, num_rows, ROWS)
+    column += base
+    most = tl.sum(end - edge, axis=0) // EDGES
+    counted, full = most * 0, most * 0
+    # The longest row has edges in so many tiles at least.
+    is_possible = tl.max(end - edge, axis=0) <= most * COLUMNS
+    while is_possible & (tl.max(end - edge, axis=0) > 0) & (counted <= most):
+        _, _, _, found = _next_tile(column, edge, end, num_columns, COLUMNS)
+        edge += found
+        counted += 1
+        full += (tl.min(found, axis=0) == COLUMNS).to(tl.int32)
+    is_chosen = (counted > 0) & (counted <= most)
+    tl.store(num_tiles + tl.program_id(0), tl.where(is_chosen, counted, 0))
+    tl.store(num_full + tl.program_id(0), tl.where(is_chosen, full, 0))
+    if is_chosen:
+        tl.atomic_add(totals, counted)
+        tl.atomic_add(totals + 1, 1)
+
+
+@kernel
+def list_tiles(indptr, column, num_tiles, num_full, first, column_of, bits, edge_of, num_rows,
+               num_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Kernel: write the tiles of a block, those that are full behind the others."""
+    base, edge, end = _edges_of_block(indptr, num_rows, ROWS)
+    block, row = tl.program_id(0), tl.arange(0, ROWS)
+    column += base
+    tiles = tl.load(num_tiles + block)
+    partial = tl.load(first + block).to(tl.int64)
+    full = partial + tiles - tl.load(num_full + block)
+    while (tiles > 0) & (tl.max(end - edge, axis=0) > 0):
+        number, low, high, found = _next_tile(column, edge, end, num_columns, COLUMNS)
+        is_full = tl.min(found, axis=0) == COLUMNS
+        tile = tl.where(is_full, full, partial)
+        tl.store(column_of + tile, number)
+        tl.store(edge_of + tile * ROWS + row, edge)
+        tl.store(bits + (tile * ROWS + row) * 2, low)
+        tl.store(bits + (tile * ROWS + row) * 2 + 1, high)
+        full += is_full.to(tl.int64)
+        partial += 1 - is_full.to(tl.int64)
+        edge += found
+
+
+@kernel
+def cut_blocks(num_tiles, totals, more, place_of_more, num_places, max_more, HEADS: tl.constexpr,
+               TILES: tl.constexpr, SHARE: tl.constexpr, BLOCKS: tl.constexpr):
+    """Kernel: cut blocks into parts of at least ``TILES`` tiles and the share ``1 / SHARE`` of the
+    tiles of all heads, and write where their parts are, as :func:`put_more` does."""
+    block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
+    tiles = tl.load(num_tiles + block, mask=block < num_places, other=0)
+    of_a_part = tl.maximum(tl.cdiv(tl.load(totals).to(tl.int64) * HEADS, SHARE), TILES)
+    count = tl.maximum(tl.cdiv(tiles, of_a_part) - 1, 0).to(tl.int32)
+    put_more(count, block, more, place_of_more, num_places, max_more)
 
 
 @triton.jit
-def add_edge_by_edge(sums, weight_j, is_added, x, j, num_columns, head, HEADS: tl.constexpr,
-                     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Return ``sums`` ``[rows, WIDTH]`` plus the sum over columns of ``weight_j`` ``[rows,
-    columns]`` times the vectors ``x[j, head]``. Only pairs for which ``is_added`` is true count.
-
-    A product of matrices would include all pairs, and 0 times a non-finite value is NaN. Vectors
-    are read again one by one, because all together would need too many registers.
-    """
-    for first in range(tl.min(j, axis=0), tl.max(j, axis=0) + 1):
-        node = first + tl.zeros([1], tl.int32)
-        x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node < num_columns, DTYPE)
-        is_it = (j == first)[None, :]
-        weight = tl.sum(tl.where(is_it, weight_j, 0), axis=1)[:, None]
-        added = tl.max((is_it & is_added).to(tl.int32), axis=1)[:, None] == 1
-        sums += tl.where(added, weight * x_j, 0)
-    return sums
-
-
-@triton.jit
-def edges_of_rows(indptr, first_row, row, is_row):
-    """Return three values for consecutive rows: the first edge of row ``first_row``; and counted
-    from this edge, where the edges of each row begin, and where they end. The last two have 32
-    bits, because registers are scarce."""
+def _edges_of_block(indptr, num_rows, ROWS: tl.constexpr):
+    """Return the first edge of this program's block; and counted from it, in 32 bits because
+    registers are scarce, where the edges of each row begin and end."""
+    first_row = tl.program_id(0).to(tl.int64) * ROWS
+    row = first_row + tl.arange(0, ROWS)
     base = tl.load(indptr + first_row)
-    begin = tl.load(indptr + row, mask=is_row, other=0) - base
-    end = tl.load(indptr + row + 1, mask=is_row, other=0) - base
+    begin = tl.load(indptr + row, mask=row < num_rows, other=0) - base
+    end = tl.load(indptr + row + 1, mask=row < num_rows, other=0) - base
+    is_row = row < num_rows
     return base, tl.where(is_row, begin, 0).to(tl.int32), tl.where(is_row, end, 0).to(tl.int32)
 
 
 @triton.jit
-def next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
-    """Return the next tile with edges. A tile has ``COLUMNS`` consecutive columns.
-
-    Args:
-        column: The column of each edge.
-        edge, end: The next edge of each row, and the end of the edges of each row.
-        num_columns: Number of columns of the graph.
-        COLUMNS: Number of columns of a tile, at most 32.
-
-    Returns:
-        Four values: the columns of the tile; for each pair of a row and a column, the number of
-        edges of the row from ``edge`` on that lie before this column; whether each pair is an edge;
-        and the number of edges of each row in the tile.
-    """
+def _next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
+    """Return the next tile with edges, given the next edge of each row: its block of columns; the
+    bits of each row's first and last 32 columns; and the number of edges of each row."""
     number = tl.arange(0, COLUMNS)
     inside = number[None, :] < (end - edge)[:, None]
     found = tl.load(column + (edge[:, None] + number[None, :]), mask=inside, other=0).to(tl.int32)
-    nearest = tl.min(tl.where(inside, found, num_columns))
-    first = nearest // COLUMNS * COLUMNS
-    place = found - first
-    # Columns ascend, so the columns of a row are different bits of one word.
-    bit = tl.full([1, 1], 1, tl.uint32) << (place & (COLUMNS - 1)).to(tl.uint32)
-    bits = tl.sum(tl.where(inside & (place < COLUMNS), bit, 0), axis=1).to(tl.uint32)
-    of_column = tl.full([1, COLUMNS], 1, tl.uint32) << number[None, :].to(tl.uint32)
-    step, is_edge = _count_bits(bits[:, None] & (of_column - 1)), (bits[:, None] & of_column) != 0
-    return first + number, step, is_edge, _count_bits(bits)
+    block = tl.min(tl.where(inside, found, num_columns)) // COLUMNS
+    place = found - block * COLUMNS
+    inside &= place < COLUMNS
+    # Columns ascend, so the columns of a row are different bits, which add up to a word.
+    bit = tl.full([1, 1], 1, tl.uint32) << (place & 31).to(tl.uint32)
+    low = tl.sum(tl.where(inside & (place < 32), bit, 0), axis=1).to(tl.int32, bitcast=True)
+    high = tl.sum(tl.where(inside & (place >= 32), bit, 0), axis=1).to(tl.int32, bitcast=True)
+    return block, low, high, tl.sum(inside.to(tl.int32), axis=1)
+
+
+@triton.jit
+def tiles_of_task(indptr, num_tiles, num_full, first_tile, more, place_of_more, num_rows,
+                  num_places, max_more, ROWS: tl.constexpr):
+    """Return which tiles this program computes: those of a block, or a part of them if it was cut.
+
+    The results are the first row; whether rows of the block exist here; the first edge of the
+    block; the first tile, the first that is full and the end; the index of each row in the
+    workspace of :meth:`Tasks.parts`; and whether the rows are in a block that was cut.
+    """
+    task = tl.program_id(0).to(tl.int64)
+    part = task - num_places  # a further part, if not negative
+    block = tl.load(place_of_more + part, mask=part >= 0, other=0).to(tl.int64)
+    block = tl.where(part < 0, task, block)
+    tiles = tl.load(num_tiles + block, mask=block < num_places, other=0)
+    is_cut = (tiles > 0) & (max_more > 0)
+    first = tl.load(more + block, mask=is_cut, other=0)
+    num_parts = tl.load(more + num_places + block, mask=is_cut, other=0) + 1
+    slot = tl.where(part < 0, max_more + first, part) * ROWS
+    part = tl.where(part < 0, 0, part - first + 1).to(tl.int32)
+    block = tl.where(tiles > 0, block, 0)
+    first_row = block * ROWS
+    row = first_row + tl.arange(0, ROWS)
+    is_row = (row < num_rows) & (tiles > 0)
+    base = tl.load(indptr + first_row)
+    number = tl.load(first_tile + block)
+    size = tl.cdiv(tiles, num_parts)
+    begin = number + tl.minimum(size * part, tiles)
+    end = number + tl.minimum(size * (part + 1), tiles)
+    full = tl.minimum(tl.maximum(number + tiles - tl.load(num_full + block), begin), end)
+    return first_row, is_row, base, begin, full, end, slot + tl.arange(0, ROWS), num_parts > 1
+
+
+@triton.jit
+def pairs_of_tile(bits, edge_of, tile, IS_FULL: tl.constexpr, ROWS: tl.constexpr,
+                  COLUMNS: tl.constexpr, NEEDS_EDGES: tl.constexpr):
+    """Return whether each pair of a tile is an edge, and its number from the block's first edge on;
+    the number is 0 unless ``NEEDS_EDGES``."""
+    column = tl.arange(0, COLUMNS)[None, :]
+    at = tile * tl.full((), ROWS, tl.int64) + tl.arange(0, ROWS)
+    is_edge, number = column >= 0, tl.zeros([1, 1], tl.int32)
+    before = column
+    if not IS_FULL:
+        low = tl.load(bits + 2 * at).to(tl.uint32, bitcast=True)[:, None]
+        high = tl.load(bits + 2 * at + 1).to(tl.uint32, bitcast=True)[:, None]
+        word = tl.where(column < 32, low, high)
+        bit = tl.full([1, COLUMNS], 1, tl.uint32) << (column & 31).to(tl.uint32)
+        is_edge = (word & bit) != 0
+        if NEEDS_EDGES:
+            before = _count_bits(word & (bit - 1)) + tl.where(column < 32, 0, _count_bits(low))
+    if NEEDS_EDGES:
+        number = before + tl.load(edge_of + at)[:, None]
+    return is_edge, number
 
 
 @triton.jit
 def _count_bits(bits):
-    """Return the number of set bits in each 32-bit word."""
     bits -= (bits >> 1) & 0x55555555
     bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
     bits = (bits + (bits >> 4)) & 0x0F0F0F0F
     return ((bits * 0x01010101) >> 24).to(tl.int32)
+
+
+@triton.jit
+def vectors_of_block(x, first, num_nodes, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
+                     NODES: tl.constexpr, WIDTH: tl.constexpr, IS_WHOLE: tl.constexpr):
+    """Return the vectors of ``NODES`` consecutive nodes from ``first`` on in one head, ``[NODES,
+    WIDTH]``. All of them exist if ``IS_WHOLE``; else those that do not are 0."""
+    node, channel = tl.arange(0, NODES), tl.arange(0, WIDTH)
+    at = node[:, None] * (HEADS * CHANNELS) + channel[None, :]
+    pointers = x + (first.to(tl.int64) * HEADS + head) * CHANNELS + at
+    if not IS_WHOLE:
+        inside = (node < num_nodes - first)[:, None] & (channel < CHANNELS)[None, :]
+        vectors = tl.load(pointers, mask=inside, other=0)
+    elif CHANNELS < WIDTH:
+        vectors = tl.load(pointers, mask=(channel < CHANNELS)[None, :], other=0)
+    else:
+        vectors = tl.load(pointers)
+    return vectors
+
+
+@triton.jit
+def add_edge_by_edge(sums, weight_j, is_added, x, first, num_columns, head, HEADS: tl.constexpr,
+                     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return ``sums`` ``[rows, WIDTH]`` plus the sum over columns of ``weight_j`` ``[rows,
+    columns]`` times the vectors ``x[first + j, head]``, where ``is_added``.
+
+    A product of matrices would include all pairs, and 0 times a non-finite value is NaN.
+    """
+    column = tl.arange(0, COLUMNS)
+    for j in range(0, COLUMNS):
+        node = first + j + tl.zeros([1], tl.int32)
+        x_j = gather(x, node, head, HEADS, CHANNELS, WIDTH, node < num_columns, tl.float32)
+        is_it = (column == j)[None, :]
+        weight = tl.sum(tl.where(is_it, weight_j, 0), axis=1)[:, None]
+        added = tl.max((is_it & is_added).to(tl.int32), axis=1)[:, None] == 1
+        sums += tl.where(added, weight * x_j, 0)
+    return sums

@@ -89,6 +89,8 @@ def test_what_is_measured_on_a_gpu_runs(tmp_path):
         assert (pd.read_csv(tmp_path / f'gpu_{name}.csv')['ps per edge'] > 0).all()
     assert all(len(pd.read_csv(tmp_path / f'gpu_{name}.csv')) == 1 for name in
                ('rows', 'tiles', 'layers', 'sampling'))
+    assert len(pd.read_csv(tmp_path / 'gpu_sweep.csv')) == 12
+    assert (pd.read_csv(tmp_path / 'gpu_profile.csv')['times'] > 0).all()
 
 
 def test_devices_without_a_clock_are_refused():
