@@ -115,7 +115,7 @@ def options_of(entry: Callable | str) -> set[str]:
     return set(inspect.signature(entry).parameters)
 
 
-@pytest.mark.parametrize('backend', ['auto', 'numba', 'csr', 'sdpa', 'flex'])
+@pytest.mark.parametrize('backend', ['auto', 'numba', 'sdpa'])
 @pytest.mark.parametrize('name', ENTRIES)
 def test_who_asks_for_second_derivatives_is_told_how_to_have_them(name, backend):
     entry, make = ENTRIES[name]

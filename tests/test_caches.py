@@ -78,9 +78,6 @@ CACHES = {
         'the sources beside a function when the process began, its name, the types of its '
         'arguments, the CPU, the versions of numba and llvmlite',
         'tests/test_jit.py::test_the_stamp_changes_with_every_file_beside_compiled_loops'),
-    'graphattn/ops/attention/flex.py _compiled': Cache(f'{PURE}; torch guards what it compiles',
-                                                 'tests/ops/test_flex.py::test_code_for_gpus_'
-                                                 'is_traced_as_a_whole_for_graphs_of_any_size'),
     'graphattn/graphs/pairs.py _compiled': Cache('nothing: numba is there, or it is not', ''),
     'graphattn/_threads.py _openmp': Cache('the process',
                                            'tests/test_threads.py::'

@@ -269,7 +269,7 @@ MADE_IN_INFERENCE_MODE = {
 
 
 @pytest.mark.parametrize('made, is_used, hops, backend', pairwise(
-    MADE_IN_INFERENCE_MODE, [False, True], [1, 3], ['numba', 'gather', 'csr']))
+    MADE_IN_INFERENCE_MODE, [False, True], [1, 3], ['numba', 'gather']))
 def test_a_graph_of_inference_mode_trains(made, is_used, hops, backend):
     make = MADE_IN_INFERENCE_MODE[made]
     options = {'backend': backend, 'hops': hops, 'teleport': 0.1 * (hops - 1)}

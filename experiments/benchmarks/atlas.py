@@ -1,8 +1,8 @@
 r"""The fastest backend, and the memory of each, by structure, size, density and dtype.
 
     graphattn atlas
-    graphattn atlas --backends '[numba, sdpa, flex]' --points 50 --runs '[forward]'
-    graphattn atlas --device cuda --backends '[triton, sdpa, flex]'
+    graphattn atlas --backends '[numba, sdpa]' --points 50 --runs '[forward]'
+    graphattn atlas --device cuda --backends '[triton, sdpa]'
 
 The benchmark chooses points at random from a table of structures, lengths, densities, numbers and
 widths of heads, dtypes and runs. At each point it times all backends and ``backend='auto'`` in
@@ -44,7 +44,7 @@ from graphattn.functional import edge_attention
 from graphattn.patterns import Full, Neighborhood, RandomKeys, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli
 
-BACKENDS = {'cpu': ('numba', 'csr', 'sdpa'), 'cuda': ('triton', 'csr', 'sdpa')}
+BACKENDS = {'cpu': ('numba', 'sdpa'), 'cuda': ('triton', 'sdpa')}
 DENSITIES = (0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.)
 Run = Literal['forward', 'training']
 CLUSTERS = 8  # of a block model; pairs within one are 16 times as likely as others

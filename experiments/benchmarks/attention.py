@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 from torch_geometric.nn import TransformerConv
 from torch_geometric.utils import scatter, softmax
 
@@ -38,8 +39,6 @@ from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys, parse
-
-BACKENDS = {'cpu': SPARSE['cpu'], 'cuda': (*SPARSE['cuda'], 'flex')}
 
 
 @benchmark(nodes=(512,), densities=(0.02, 0.2), channels=(32,), rounds=3)
@@ -63,8 +62,7 @@ def main(
     Args:
         nodes: Numbers of tokens; a graph has as many queries as keys.
         densities: Fractions of all pairs that are edges. Edges are drawn uniformly.
-        pattern: A pattern to use instead of random edges. Its edges lie in fewer tiles, and 'flex'
-            computes only tiles with edges.
+        pattern: A pattern to use instead of random edges. Its edges lie in fewer tiles.
         channels: Widths of a head.
         only: Names of the backends, and of functions of other libraries, to time; all if omitted.
         dtype: Dtype of queries, keys and values.
@@ -142,10 +140,13 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
         'PyG gather-scatter': gather_scatter,
         'PyG TransformerConv': lambda: conv(query.flatten(1), edge_index),
         **{name: lambda name=name: edge_attention(query, key, value, graph, backend=name)
-           for name in (*BACKENDS[device.type], 'auto')},
+           for name in (*SPARSE[device.type], 'auto')},
     }
     if device.type == 'cuda':
         forwards['compiled PyG gather-scatter'] = torch.compile(gather_scatter)
+        compiled = torch.compile(flex_attention)
+        forwards['FlexAttention'] = lambda: compiled(
+            *(x.transpose(0, 1)[None] for x in inputs), block_mask=graph.block_mask)
     return forwards, inputs
 
 

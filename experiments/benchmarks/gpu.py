@@ -127,7 +127,7 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
     left_out = {'PyG TransformerConv'}
     if n**2 > MAX_PAIRS:
         # random edges occur in all tiles, so tiles save nothing
-        left_out |= {'masked SDPA', 'flex'}
+        left_out |= {'masked SDPA', 'FlexAttention'}
     if graph.num_edges * heads * channels > MAX_MESSAGES:
         left_out |= {'PyG gather-scatter', 'compiled PyG gather-scatter'}
     names, _ = attention.cases(graph, heads, channels, dtype)
@@ -184,7 +184,7 @@ def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype
 
     level = attention_tiles.EDGES_OF_A_TILE
     by_rows, by_tiles = (dict.fromkeys(level, most) for most in (2**30, 8))
-    others = {'full SDPA', 'flex'} | ({'masked SDPA'} if n**2 <= MAX_PAIRS else set())
+    others = {'full SDPA', 'FlexAttention'} | ({'masked SDPA'} if n**2 <= MAX_PAIRS else set())
     ways = {'rows': ('auto', by_rows), 'tiles': ('auto', by_tiles), 'as chosen': ('auto', level),
             **{name: (name, level) for name in forwards if name in others}}
     times = interleave({way: partial(step, *of_way) for way, of_way in ways.items()}, rounds)

@@ -33,7 +33,7 @@ from graphattn.utils.files import check_folder
 from graphattn.utils.memory import within_free_memory
 
 # Names of the sparse backends by device type. The last backend is fused.
-SPARSE = {'cpu': ('csr', 'numba'), 'cuda': ('triton',)}
+SPARSE = {'cpu': ('numba',), 'cuda': ('triton',)}
 COMMON = {'heads': 'Number of heads, which share the graph.', 'channels': 'Width of a head.',
           'rounds': 'Number of measurements of each case; the median is reported.',
           'device': "The device, such as 'cuda'.", 'out': 'The folder of the table and the '

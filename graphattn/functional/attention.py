@@ -84,13 +84,11 @@ def edge_attention(
             bias, gate, softcap or sink and, on a CPU, without dropout. There are three exceptions:
             weights or several hops are requested; many short segments differ in shape; or, on a CPU
             with numba, the edges are in memory and sequences have more than 32,768 pairs on
-            average. In all other cases, it chooses ``'numba'`` on a CPU; ``'csr'`` on a CPU without
-            numba if torch has CSR products; ``'triton'`` on an NVIDIA GPU of compute capability 8.0
-            or later with heads of at most 256 channels; and ``'gather'`` otherwise. It also chooses
-            ``'gather'`` inside :mod:`torch.func` and for forward-mode derivatives, because no
-            faster backend supports them. For second derivatives, pass ``'gather'``. ``'auto'``
-            never chooses ``'flex'``, torch's FlexAttention: on NVIDIA GPUs, ``'flex'`` is meant for
-            graphs with edges in few tiles, and on CPUs it computes all pairs.
+            average. In all other cases, it chooses ``'numba'`` on a CPU; ``'triton'`` on an
+            NVIDIA GPU of compute capability 8.0 or later with heads of at most 256 channels; and
+            ``'gather'`` otherwise. It also chooses ``'gather'`` inside :mod:`torch.func` and for
+            forward-mode derivatives, because no faster backend supports them. For second
+            derivatives, pass ``'gather'``.
 
     Returns:
         Tensor ``[num_queries, heads, value_channels]`` of the dtype of ``query``; half precision
@@ -166,7 +164,7 @@ def attention_weights(
             ``-inf`` is none.
         dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
             ``1 - dropout_p``. Applied whenever positive.
-        backend (str): As in :func:`edge_attention`, except ``'sdpa'`` and ``'flex'``, which do not
+        backend (str): As in :func:`edge_attention`, except ``'sdpa'``, which does not
             return weights.
 
     Returns:

@@ -40,7 +40,7 @@ def _fastest_on_cpus() -> str:
     except CompilerMissing as error:
         warnings.warn(f"backend 'numba' is unavailable, so backend='auto' uses a slower backend: "
                       f"{error}", stacklevel=2)
-    return 'csr' if ops.load('csr').is_available(torch.device('cpu')) else 'gather'
+    return 'gather'
 
 
 def _fastest_on_gpus() -> str:

@@ -60,7 +60,7 @@ def attention_diffusion(
             hops, one number for each hop, or a Tensor broadcastable to ``[hops, num_tokens,
             heads]``, for example with one learned value for each head. Entry k, counted from 0, is
             the probability that a walk that has made k hops ends.
-        backend (str): As in :func:`edge_attention`, except ``'sdpa'`` and ``'flex'``. ``'numba'``
+        backend (str): As in :func:`edge_attention`, except ``'sdpa'``. ``'numba'``
             stores ``hops`` times the values for the backward pass.
 
     Returns:

@@ -25,7 +25,7 @@ def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
     pairs.
 
     The mask stores the tiles that have edges, a bit for each pair of partly filled tiles, and 4
-    bytes for every tile. The backend ``'flex'`` uses this mask.
+    bytes for every tile.
 
     ``flex_attention`` computes all pairs of every tile that has an edge. At a density of 0.1 %,
     random edges reach almost all tiles. :meth:`nearby_order` may concentrate edges in fewer tiles.

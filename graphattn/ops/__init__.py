@@ -9,14 +9,13 @@ device, which declares its capabilities (:class:`graphattn.ops.backend.Backend`)
 from difflib import get_close_matches
 from importlib import import_module
 
-from graphattn.ops.attention import csr, gather, reference, sdpa
+from graphattn.ops.attention import gather, reference, sdpa
 from graphattn.ops.backend import Backend, EdgeFeatures, LogitTerms, ProjectedFeatures
 
-_LOADED = {module.BACKEND.name: module.BACKEND for module in (reference, gather, csr, sdpa)}
+_LOADED = {module.BACKEND.name: module.BACKEND for module in (reference, gather, sdpa)}
 _ON_FIRST_USE = {'gather_ext': 'graphattn.ops.attention.gather_ext',
-                 'numba': 'graphattn.ops.cpu.backend', 'triton': 'graphattn.ops.triton.backend',
-                 'flex': 'graphattn.ops.attention.flex'}
-BACKENDS = ('reference', 'gather', 'gather_ext', 'csr', 'numba', 'triton', 'sdpa', 'flex')
+                 'numba': 'graphattn.ops.cpu.backend', 'triton': 'graphattn.ops.triton.backend'}
+BACKENDS = ('reference', 'gather', 'gather_ext', 'numba', 'triton', 'sdpa')
 
 
 def load(name: str) -> Backend:

@@ -86,7 +86,6 @@ class Backend:
             queries, in which several consecutive heads of queries share one head of keys and
             values.
         takes_gate (bool): Whether gates are supported.
-        takes_dropout (bool): Whether ``attention`` supports dropout.
         takes_softcap (bool): Whether ``attention`` supports a softcap.
         takes_sink (bool): Whether ``attention`` supports sinks.
         max_channels (int or float): Largest number of channels of a head, and of features of an
@@ -111,7 +110,6 @@ class Backend:
     edge_dot_grads: Callable | None = None
     supports_gqa: bool = False
     takes_gate: bool = True
-    takes_dropout: bool = True
     takes_softcap: bool = True
     takes_sink: bool = True
     max_channels: int | float = math.inf
@@ -123,8 +121,6 @@ class Backend:
         are supported."""
         if terms.gate is not None and not self.takes_gate:
             return 'gates'
-        if terms.dropout_p > 0 and not self.takes_dropout:
-            return f'dropout on weights (got {terms.dropout_p})'
         if terms.softcap is not None and not self.takes_softcap:
             return f'softcap (got {terms.softcap})'
         if terms.sink is not None and not self.takes_sink:

@@ -19,7 +19,7 @@ from tests.ops.test_backends import BACKENDS, DENSE, ON_CPUS, draw, skip_if_miss
 
 ALL = ['auto', *ON_CPUS]
 # What torch can neither trace nor wrap: a deliberate graph break each, and the eager numbers.
-BREAKS_GRAPHS = ('csr', 'gather_ext', *DENSE)
+BREAKS_GRAPHS = ('gather_ext', *DENSE)
 WITH_ALL_DERIVATIVES = ('auto', 'gather', 'reference')
 
 
@@ -348,7 +348,7 @@ def test_on_meta_attention_has_a_shape(name, options):
         edge_attention(graph=graph, **inputs, hops=math.inf, teleport=0.1)
 
 
-@pytest.mark.parametrize('backend', ['numba', 'csr', 'sdpa', 'reference'])
+@pytest.mark.parametrize('backend', ['numba', 'sdpa', 'reference'])
 def test_a_backend_of_another_device_is_refused(backend):
     graph = GRAPHS['square']().to('meta')
     x = torch.empty(12, 2, 4, device='meta')

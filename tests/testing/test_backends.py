@@ -16,7 +16,7 @@ from tests.ops.test_backends import ON_CPUS, skip_if_missing
 def declared(name: str) -> Supports:
     backend = ops.load(name)
     return Supports.everything(
-        gate=backend.takes_gate, dropout=backend.takes_dropout,
+        gate=backend.takes_gate,
         softcap=backend.takes_softcap, sink=backend.takes_sink,
         second_derivatives=backend.has_all_derivatives, isolates_nan=not backend.nan_leaks,
         # Torch's fused kernel recomputes weights from rounded logits up to sdpa.MAX_LOGIT.

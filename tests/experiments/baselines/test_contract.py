@@ -201,7 +201,7 @@ def test_an_encoder_runs_its_layers_again(baseline):
 @pytest.mark.parametrize('options, name', [
     (dict(source=PatternSource(Full())), 'source'), (dict(hops=2), 'hops'),
     (dict(teleport=.1), 'teleport'), (dict(attention_dropout=.1), 'attention_dropout'),
-    (dict(backend='csr'), 'backend'), (dict(head_channels=4), 'head_channels'),
+    (dict(backend='gather'), 'backend'), (dict(head_channels=4), 'head_channels'),
     (dict(share_source=True), 'share_source'), (dict(attention=Linear(8, 4)), 'attention'),
     (dict(attention=Linear(16, 2)), 'attention'), (dict(attention=torch.nn.Linear(8, 8)),
                                                    'attention'),

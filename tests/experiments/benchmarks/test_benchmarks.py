@@ -74,9 +74,9 @@ def test_the_pairs_at_which_calls_of_dense_attention_pay_lie_between_those_measu
                         lambda cases, rounds: dict.fromkeys(cases, 1.) | {'sdpa': next(times)})
     crossover.main(lengths=[10, 20, 30], out=tmp_path)
     assert 'PAIRS_OF_A_CALL is 24576; measured here: 650.0' in capsys.readouterr().out
-    row = {'n': 5, 'csr ms': 1., 'sdpa ms': 2.}
-    assert crossover.dense_from([row], 'csr', 'n') == 'above 5'
-    assert crossover.dense_from([row | {'csr ms': 3.}], 'csr', 'n') == 5
+    row = {'n': 5, 'numba ms': 1., 'sdpa ms': 2.}
+    assert crossover.dense_from([row], 'numba', 'n') == 'above 5'
+    assert crossover.dense_from([row | {'numba ms': 3.}], 'numba', 'n') == 5
 
 
 @pytest.mark.slow
