@@ -26,6 +26,7 @@ from graphattn.style import in_style
 from graphattn.utils.extras import with_advice
 from graphattn.utils.files import check_folder, csv_cell, write_whole
 from graphattn.utils.memory import within_free_memory
+from graphattn.utils.trust import importing
 
 Graphs = dict[str, list[GraphLike]]
 Names = Sequence[str] | None  # names of the tokens of a graph file
@@ -42,7 +43,7 @@ REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, Overf
             ValueError)
 FILE_OPTIONS = 'format', 'header', 'numbered', 'edges', 'bipartite'
 GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out',
-                 'trust', *FILE_OPTIONS)
+                 'trust', 'import', *FILE_OPTIONS)
 
 
 def ask(
@@ -112,12 +113,15 @@ def new_parser(name: str, pattern: str, n: int,
                               'or any other; each segment of a batched graph is measured '
                               'separately')
     sources.add_argument('--checkpoint', type=str,
-                         help='the sampled graphs of a trained model instead of a pattern: a '
-                              'checkpoint, or the folder of a run')
+                         help='the graphs of the layers and heads of a trained model instead of a '
+                              'pattern: a checkpoint, or the folder of a run')
     parser.add_function_arguments(read_graph_file, skip={'path', 'weights'})
     parser.add_argument('--trust', type=str, default='',
                         help="packages whose classes the checkpoint's config.yaml may name, "
                              "separated by commas")
+    parser.add_argument('--import', type=str, default=None,
+                        help='a module of yours to import first, such as mine or folder/mine.py, '
+                             'which defines classes that --pattern or --checkpoint names')
     parser.add_argument('--example', type=int, default=0, help='index of the example in the test '
                                                                'set')
     parser.add_argument('--samples', type=int, default=8, help='number of sampled graphs per '
@@ -162,13 +166,14 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
         endings: Suffixes of the files that ``--out`` may name.
     """
     try:
-        options = parser.parse_args(arguments)
-        for name, (least, most) in LIMITS.items():
-            if options.get(name) is not None:
-                check_count(name, options[name], least, most)
-        check_out(options.out, endings)
-        with in_style(), within_free_memory():
-            run(options)
+        with importing(sys.argv[1:] if arguments is None else arguments) as words:
+            options = parser.parse_args(words)
+            for name, (least, most) in LIMITS.items():
+                if options.get(name) is not None:
+                    check_count(name, options[name], least, most)
+            check_out(options.out, endings)
+            with in_style(), within_free_memory():
+                run(options)
     except Exception as error:
         if not isinstance(error, REFUSALS):
             raise

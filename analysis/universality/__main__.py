@@ -76,8 +76,8 @@ def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
     dict for patterns, and a dict for each sample of a trained model."""
     if options.checkpoint is not None:
         heads, _ = command.load(options)
-        return [_layers({label: samples[index] for label, samples in heads.items()})
-                for index in range(options.samples)]
+        return [_layers({label: samples[index % len(samples)] for label, samples in heads.items()})
+                for index in range(max(map(len, heads.values())))]
     if options.graph is not None:
         graphs, _ = command.load(options)
         return [{label: segment} for label, segments in graphs.items() for segment in segments]

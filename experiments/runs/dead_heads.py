@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from graphattn.layers import GraphAttention
 from graphattn.sources import BlockModelSource, LearnedMaskSource
 
 KEPT = 0.1
@@ -20,21 +21,25 @@ def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str
     patterns are never in the list.
 
     Args:
-        model (nn.Module): The trained model. Its layers have sources of one kind, or share a
-            source.
+        model (nn.Module): The trained model.
         density (dict): The density of each head in evaluation, without exploration, by names such
             as ``layer0/head1``.
 
     Returns:
         list of str: The names of the dead heads.
     """
-    sources = [module for module in model.modules()
-               if isinstance(module, BlockModelSource | LearnedMaskSource)]
-    return [place for place, value in density.items()
-            if sources and _is_lost(sources, place, value)]
+    own = [module.source for module in model.modules()
+           if isinstance(module, GraphAttention) and module.source is not None]
+    sources = [_learned(source) for source in own] or [_learned(model)]
+    return [place for place, value in density.items() if _is_lost(sources, place, value)]
 
 
-def _is_lost(sources: list[BlockModelSource | LearnedMaskSource], place: str,
+def _learned(module: nn.Module) -> BlockModelSource | LearnedMaskSource | None:
+    return next((part for part in module.modules()
+                 if isinstance(part, BlockModelSource | LearnedMaskSource)), None)
+
+
+def _is_lost(sources: list[BlockModelSource | LearnedMaskSource | None], place: str,
              density: float) -> bool:
     # Layers or heads that share a graph have one name and one source in common.
     layer, head = (int(name.removeprefix(kind)) if name.startswith(kind) else 0
@@ -42,4 +47,5 @@ def _is_lost(sources: list[BlockModelSource | LearnedMaskSource], place: str,
     source = sources[layer]
     if isinstance(source, BlockModelSource):
         return density <= KEPT * source.exploration
-    return source.mode != 'soft' and not bool((source.logit[head] > 0).any())
+    return (source is not None and source.mode != 'soft'
+            and not bool((source.logit[head] > 0).any()))
