@@ -20,6 +20,7 @@ from analysis.checks import check_count
 from analysis.graph_files import ENDINGS as GRAPH_ENDINGS
 from analysis.graph_files import read_graph_file
 from analysis.graphs import MAX_TOKENS, GraphLike, graph_of_pattern
+from analysis.labels import name_tokens
 from analysis.result import Result, Results, scalar_names, table
 from analysis.runs import attention_matrices, sampled_graphs
 from graphattn.style import in_style
@@ -43,7 +44,7 @@ REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, Overf
             ValueError)
 FILE_OPTIONS = 'format', 'header', 'numbered', 'edges', 'bipartite'
 GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out',
-                 'trust', 'import', *FILE_OPTIONS)
+                 'trust', 'import', 'asked', *FILE_OPTIONS)
 
 
 def ask(
@@ -87,7 +88,7 @@ def ask(
         results = {label: [] for label in graphs}
         jobs = [(label, graph) for label, samples in graphs.items() for graph in samples]
         for label, graph in tqdm(jobs, desc=name, unit='graph', disable=len(jobs) == 1 or None):
-            results[label].append(question(graph, **settings))
+            results[label].append(question(graph, **settings).named(names))
         show(options.out, name, results, draw(results), names)
 
     run_or_exit(parser, run, arguments)
@@ -147,6 +148,7 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
         file = read_graph_file(options.graph, weights=weights,
                                **{name: options[name] for name in FILE_OPTIONS})
         say(f'{options.graph}: {file.said}')
+        options.asked = file.asked and f'{options.graph}: {file.asked}'
         return {Path(options.graph).name: file.segments()}, file.names
     return {pattern: [graph_of_pattern(pattern, options.n, options.seed)]
             for pattern in options.pattern}, None
@@ -174,6 +176,8 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
             check_out(options.out, endings)
             with in_style(), within_free_memory():
                 run(options)
+            if options.get('asked'):  # after the result, which another direction may change
+                say(options.asked)
     except Exception as error:
         if not isinstance(error, REFUSALS):
             raise
@@ -190,6 +194,7 @@ def show(out: Path, name: str, results: Results, figure: Figure, names: Names = 
     """
     plain = {label: [sample.to_dict(names) for sample in samples]
              for label, samples in results.items()}
+    name_tokens(figure, names)
     written = save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, figure)
     say(table(results), *token_lines(results, names), written)
 
