@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -168,7 +169,9 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
         endings: Suffixes of the files that ``--out`` may name.
     """
     try:
-        with importing(sys.argv[1:] if arguments is None else arguments) as words:
+        with importing(sys.argv[1:] if arguments is None else arguments) as words, \
+                warnings.catch_warnings():
+            warnings.filterwarnings('ignore', 'Glyph')  # names have letters that the font lacks
             options = parser.parse_args(words)
             for name, (least, most) in LIMITS.items():
                 if options.get(name) is not None:
