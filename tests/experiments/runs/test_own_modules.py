@@ -2,6 +2,7 @@
 
 import os
 import pkgutil
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -109,6 +110,22 @@ def test_a_missing_import_is_one_sentence(trained):
     ended = command(trained, lambda: run_or_exit(train.main), 'fit', '--config', 'mine.yaml')
     assert ended.stderr.startswith("error: no module named 'mine'") and ended.returncode == 2
     assert ended.stderr.count('\n') == 1 and '--import mine' in ended.stderr
+
+
+def test_other_modules_stay_refused(trained, tmp_path):
+    config = yaml.safe_load((trained / 'run/config.yaml').read_text())
+    encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
+    encoder['source'][1]['class_path'] = 'mineral.Combs'  # begins like the module that is trusted
+    shutil.copytree(trained / 'run', tmp_path / 'run')
+    (tmp_path / 'run/config.yaml').write_text(yaml.safe_dump(config))
+    (tmp_path / 'mineral.py').write_text('print("it was executed")')
+    (tmp_path / 'mine.py').write_text(MINE)
+    np.save(tmp_path / 'new.npy', np.ones((2, 64), np.int64))
+    for name in 'predict', 'test', 'spectrum':
+        run, words = COMMANDS[name]
+        ended = command(tmp_path, run, *words, '--import', 'mine')
+        assert ended.returncode == 2 and 'mineral.Combs is not trusted' in ended.stderr, ended
+        assert 'executed' not in ended.stdout
 
 
 @pytest.mark.parametrize('value, message', [
