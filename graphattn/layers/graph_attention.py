@@ -348,11 +348,10 @@ def sources_of_layers(
     if len(sources) != num_layers:
         raise ValueError(f"'source' must be one source, or a list of {num_layers} sources, one for "
                          f"each layer (got {len(sources)} sources)")
-    if any((one is None) != (sources[0] is None) for one in sources):
+    if source is not None and any(one is None for one in sources):
         raise ValueError("'source' must not contain None; use 'Full()' for a layer with all edges")
-    checked = {id(one): check_source(one, heads) for one in sources if one is not None}
-    checked = {key: one.causal() if causal else one for key, one in checked.items()}
-    return [checked.get(id(one)) for one in sources]
+    checked = [None if one is None else check_source(one, heads) for one in sources]
+    return [one.causal() if causal and one is not None else one for one in checked]
 
 
 def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:

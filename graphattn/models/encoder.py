@@ -158,7 +158,7 @@ num_segments=2, density=32.4%))
         check_number('embedding_std', embedding_std, 'positive and finite')
         if padding_token is not None:
             check_size('padding_token', padding_token, at_most=num_tokens - 1)
-        sources = [None] * num_layers
+        sources = [source] * num_layers
         if attention is None:
             if causal and source is None:
                 raise ValueError("'causal' must be False for an encoder with source=None (got "

@@ -12,6 +12,7 @@ from graphattn import BipartiteGraph
 from graphattn.decoding import KeyValueCache
 from graphattn.graphs.pair_layout import DiagonalLayout
 from graphattn.graphs.pair_mask import PairMask
+from graphattn.layers import GraphAttention
 from graphattn.models import (
     CausalLanguageModel,
     Encoder,
@@ -121,6 +122,9 @@ def test_layers_may_have_sources_of_different_kinds_and_patterns_of_each_head():
     (DILATED[:1], {}, r"'source' must be one source, or a list of 2 sources.*\(got 1 sources\)"),
     ([], {}, 'got 0 sources'), (DILATED, {'share_source': True}, "'share_source' must be False"),
     ([DILATED[0], None], {}, "'source' must not contain None"),
+    ([None, None], {}, "'source' must not contain None"),
+    (DILATED, {'attention': GraphAttention(16, 2, 'Full()')}, "'source' must be omitted"),
+    (DILATED[0], {'attention': GraphAttention(16, 2, 'Full()')}, "'source' must be omitted"),
     ([DILATED[0], LearnedMaskSource(3, 8)], {}, '2 heads'),
     ([DILATED[0], LearnedMaskSource(2, 4, mode='dam_unstructured')], {},
      "'max_length' must be at most 4")])
