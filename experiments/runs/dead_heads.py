@@ -8,6 +8,7 @@ from graphattn.layers import GraphAttention
 from graphattn.sources import BlockModelSource, LearnedMaskSource
 
 KEPT = 0.1
+LEARNED = BlockModelSource, LearnedMaskSource
 
 
 def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str]:
@@ -28,15 +29,13 @@ def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str
     Returns:
         list of str: The names of the dead heads.
     """
-    own = [module.source for module in model.modules()
-           if isinstance(module, GraphAttention) and module.source is not None]
-    sources = [_learned(source) for source in own] or [_learned(model)]
-    return [place for place, value in density.items() if _is_lost(sources, place, value)]
-
-
-def _learned(module: nn.Module) -> BlockModelSource | LearnedMaskSource | None:
-    return next((part for part in module.modules()
-                 if isinstance(part, BlockModelSource | LearnedMaskSource)), None)
+    learned = [module for module in model.modules() if isinstance(module, LEARNED)]
+    # The source of each layer. Attached models have other layers, and one kind of sources.
+    sources = [next((part for part in layer.source.modules() if isinstance(part, LEARNED)), None)
+               for layer in model.modules()
+               if isinstance(layer, GraphAttention) and layer.source is not None] or learned
+    return [place for place, value in density.items()
+            if learned and _is_lost(sources, place, value)]
 
 
 def _is_lost(sources: list[BlockModelSource | LearnedMaskSource | None], place: str,
