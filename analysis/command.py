@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,12 +21,14 @@ from analysis.checks import check_count
 from analysis.graph_files import ENDINGS as GRAPH_ENDINGS
 from analysis.graph_files import read_graph_file
 from analysis.graphs import MAX_TOKENS, GraphLike, graph_of_pattern
+from analysis.labels import name_tokens
 from analysis.result import Result, Results, scalar_names, table
 from analysis.runs import attention_matrices, sampled_graphs
 from graphattn.style import in_style
 from graphattn.utils.extras import with_advice
 from graphattn.utils.files import check_folder, csv_cell, write_whole
 from graphattn.utils.memory import within_free_memory
+from graphattn.utils.trust import importing
 
 Graphs = dict[str, list[GraphLike]]
 Names = Sequence[str] | None  # names of the tokens of a graph file
@@ -42,7 +45,7 @@ REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, Overf
             ValueError)
 FILE_OPTIONS = 'format', 'header', 'numbered', 'edges', 'bipartite'
 GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out',
-                 'trust', *FILE_OPTIONS)
+                 'trust', 'import', 'asked', *FILE_OPTIONS)
 
 
 def ask(
@@ -86,7 +89,7 @@ def ask(
         results = {label: [] for label in graphs}
         jobs = [(label, graph) for label, samples in graphs.items() for graph in samples]
         for label, graph in tqdm(jobs, desc=name, unit='graph', disable=len(jobs) == 1 or None):
-            results[label].append(question(graph, **settings))
+            results[label].append(question(graph, **settings).named(names))
         show(options.out, name, results, draw(results), names)
 
     run_or_exit(parser, run, arguments)
@@ -112,12 +115,15 @@ def new_parser(name: str, pattern: str, n: int,
                               'or any other; each segment of a batched graph is measured '
                               'separately')
     sources.add_argument('--checkpoint', type=str,
-                         help='the sampled graphs of a trained model instead of a pattern: a '
-                              'checkpoint, or the folder of a run')
+                         help='the graphs of the layers and heads of a trained model instead of a '
+                              'pattern: a checkpoint, or the folder of a run')
     parser.add_function_arguments(read_graph_file, skip={'path', 'weights'})
     parser.add_argument('--trust', type=str, default='',
                         help="packages whose classes the checkpoint's config.yaml may name, "
                              "separated by commas")
+    parser.add_argument('--import', type=str, default=None,
+                        help='a module of yours to import first, such as mine or folder/mine.py, '
+                             'which defines classes that --pattern or --checkpoint names')
     parser.add_argument('--example', type=int, default=0, help='index of the example in the test '
                                                                'set')
     parser.add_argument('--samples', type=int, default=8, help='number of sampled graphs per '
@@ -143,6 +149,7 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
         file = read_graph_file(options.graph, weights=weights,
                                **{name: options[name] for name in FILE_OPTIONS})
         say(f'{options.graph}: {file.said}')
+        options.asked = file.asked and f'{options.graph}: {file.asked}'
         return {Path(options.graph).name: file.segments()}, file.names
     return {pattern: [graph_of_pattern(pattern, options.n, options.seed)]
             for pattern in options.pattern}, None
@@ -162,13 +169,18 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
         endings: Suffixes of the files that ``--out`` may name.
     """
     try:
-        options = parser.parse_args(arguments)
-        for name, (least, most) in LIMITS.items():
-            if options.get(name) is not None:
-                check_count(name, options[name], least, most)
-        check_out(options.out, endings)
-        with in_style(), within_free_memory():
-            run(options)
+        with importing(sys.argv[1:] if arguments is None else arguments) as words, \
+                warnings.catch_warnings():
+            warnings.filterwarnings('ignore', 'Glyph')  # names have letters that the font lacks
+            options = parser.parse_args(words)
+            for name, (least, most) in LIMITS.items():
+                if options.get(name) is not None:
+                    check_count(name, options[name], least, most)
+            check_out(options.out, endings)
+            with in_style(), within_free_memory():
+                run(options)
+            if options.get('asked'):  # after the result, which another direction may change
+                say(options.asked)
     except Exception as error:
         if not isinstance(error, REFUSALS):
             raise
@@ -185,6 +197,7 @@ def show(out: Path, name: str, results: Results, figure: Figure, names: Names = 
     """
     plain = {label: [sample.to_dict(names) for sample in samples]
              for label, samples in results.items()}
+    name_tokens(figure, names)
     written = save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, figure)
     say(table(results), *token_lines(results, names), written)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -67,6 +67,11 @@ _REFUSED = {
     r'(strict\s+)?(di)?graph\b[^\n\[]*\{': 'DOT of Graphviz', r'[\[{]\s*["\[{(]': 'JSON',
     r'dl\s+n\s*=': 'DL of UCINET', r'<(\?xml|!|html\b)': 'XML or HTML',
     r'PK\x03\x04': 'Excel or another archive'}
+_REMEDIES = {
+    '.pt': "save the graph of PyG by np.savez('graph.npz', edge_index=data.edge_index, "
+           "num_nodes=data.num_nodes)",
+    '.mat': "save the array of MATLAB by scipy.sparse.save_npz('graph.npz', array)",
+    '.pkl': 'save the graph as GraphML', '.json': 'save the graph as GraphML or CSV'}
 _SNIFFED = 100  # lines
 
 
@@ -83,6 +88,7 @@ class GraphFile:
         matrices (tuple of scipy.sparse.csr_array, optional): The weights of each segment, float64
             ``[query, key]``, if they were requested.
         said (str): A description of how the file was read, in one line.
+        asked (str): A question to the user, if the direction of the edges is uncertain.
     """
 
     graph: BipartiteGraph
@@ -90,6 +96,7 @@ class GraphFile:
     has_weights: bool = False
     said: str = ''
     matrices: tuple[sp.csr_array, ...] | None = None
+    asked: str = ''
 
     def segments(self) -> list[BipartiteGraph] | list[sp.csr_array]:
         """Return the graph of each segment, or its weights ``[query, key]`` if weights were
@@ -144,7 +151,8 @@ def read_graph_file(
         if header is not None and chosen != 'edges':
             raise ValueError(f"'header' requires a list of edges (got {_TITLES[chosen]}); omit "
                              f"'header'")
-        if chosen in _MATRICES:
+        listed = _read_edge_index(path) if chosen == 'npz' else None
+        if chosen in _MATRICES and listed is None:
             if (numbered, edges, bipartite) != (None, None, False):
                 raise ValueError("'numbered', 'edges' and 'bipartite' must be omitted for an "
                                  "array, because an array has no names of nodes")
@@ -153,7 +161,7 @@ def read_graph_file(
             listed = read_edge_list(
                 path, is_table=_ending(path) in ('.csv', '.tsv'), header=header, numbered=numbered,
                 is_certain=format == 'edges')
-        else:
+        elif listed is None:
             listed = _LISTS[chosen](path)
         return _graph_file(listed, chosen, numbered, edges, bipartite, weights)
     except Exception as error:  # readers of zip files, arrays, XML and GML raise many types
@@ -179,6 +187,8 @@ def _format_of(path: Path) -> Format:
     Raises:
         ValueError: The file begins like an unsupported format.
     """
+    if remedy := _REMEDIES.get(_ending(path)):
+        raise ValueError(f'files {_ending(path)} are not supported; {remedy}')
     named = ENDINGS.get(_ending(path), 'edges')
     if named != 'edges':
         return named
@@ -203,6 +213,10 @@ def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
         raise ValueError(f"'edges' must not be 'directed' for this file ({_TITLES[chosen]}), which "
                          f"says that its edges are undirected; omit 'edges'")
     is_directed = edges == 'directed' or listed.is_directed and edges is None
+    asked = _asked(listed) if edges is None and chosen in _SAY_NO_DIRECTION else ''
+    if not is_directed and chosen in _LISTED_AT_NODES:
+        _, first = np.unique(np.sort(listed.edges), axis=0, return_index=True)
+        listed = replace(listed, edges=listed.edges[first], weights=listed.weights[first])
     weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
     ends, own = listed.edges[weights != 0], weights[weights != 0]
     if bipartite:
@@ -220,7 +234,23 @@ def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
     has_weights = _are_weights(weights)
     said = _said(listed, chosen, graph, is_directed, has_weights, keeps_weights, names, bipartite)
     matrices = (sp.csr_array((own, (query, key)), shape=(num_queries, num_keys)),)
-    return GraphFile(graph, names, has_weights, said, matrices if keeps_weights else None)
+    return GraphFile(graph, names, has_weights, said, matrices if keeps_weights else None,
+                     asked)
+
+
+def _asked(listed: ListedGraph) -> str:
+    """Return a question if edges look directed in an undirected list, or the other way round."""
+    ends = listed.edges[listed.edges[:, 0] != listed.edges[:, 1]]
+    there, back = (np.unique(ends @ [len(listed.nodes), 1]),
+                   ends[:, ::-1] @ [len(listed.nodes), 1])
+    num_both = int(np.isin(there, back).sum())
+    if listed.is_directed and len(there) and not num_both:
+        return ('read as directed, but no edge has its reverse; if edges have no direction, pass '
+                '--edges undirected')
+    if not listed.is_directed and 0 < num_both < len(there):
+        return ('read as undirected, but only some edges are listed in both directions; if edges '
+                'have a direction, pass --edges directed')
+    return ''
 
 
 def _of_parts(listed: ListedGraph, ends: np.ndarray,
@@ -321,6 +351,33 @@ def _read_npz(path: Path, keeps_weights: bool) -> GraphFile:
     return _of_matrix(sp.load_npz(path), path.name, 'sparse array of scipy', keeps_weights)
 
 
+def _read_edge_index(path: Path) -> ListedGraph | None:
+    """Read the arrays of a PyG graph, or return ``None`` if there is no ``edge_index``."""
+    check_arrays(path)
+    with np.load(path, allow_pickle=False) as arrays:
+        if 'edge_index' not in arrays:
+            return None
+        edge_index, count = arrays['edge_index'], len(arrays['x']) if 'x' in arrays else 0
+        if edge_index.dtype.kind not in 'iu' or edge_index.ndim != 2 or len(edge_index) != 2:
+            raise ValueError(f'edge_index must be integers [2, num_edges], as in PyG (got '
+                             f'{edge_index.dtype} of shape {edge_index.shape})')
+        last = int(edge_index.max(initial=-1))
+        count = int(arrays['num_nodes']) if 'num_nodes' in arrays else max(count, last + 1)
+        check_num_tokens(count)
+        if edge_index.min(initial=0) < 0 or last >= count:
+            raise ValueError(f'edge_index must have nodes from 0 to {count - 1} (got '
+                             f'{int(edge_index.min())} to {last})')
+        name = next((name for name in ('edge_weight', 'edge_attr') if name in arrays and
+                     arrays[name].shape in (edge_index.shape[1:], (*edge_index.shape[1:], 1))), '')
+        weights = arrays[name].astype(np.float64).flatten() if name else None
+        if weights is not None:
+            _check_finite(name, weights)
+        others = [other for other in arrays if other not in ('edge_index', 'num_nodes', name)]
+    return ListedGraph(np.arange(count), edge_index.T.astype(np.int64), True, weights,
+                       title=f'edge_index of PyG{", weights " * bool(name)}{name}',
+                       left_out=[f'arrays {", ".join(others)}'] if others else [])
+
+
 def _read_matrix_market(path: Path, keeps_weights: bool) -> GraphFile:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
@@ -354,6 +411,10 @@ def _of_arrays(arrays: dict[str, np.ndarray], keeps_weights: bool) -> GraphFile:
             raise ValueError(f'{name} must be a numeric array [query, key] or [segment, query, '
                              f'key] (got {values.dtype} of shape {values.shape})')
         _check_finite(name, values)
+        if _may_be_edges(values):
+            raise ValueError(f'{name} may be a list of edges or an adjacency array (got '
+                             f'{values.dtype} of shape {values.shape}); save edges [2, num_edges] '
+                             f'as the array edge_index of an .npz file, or weights as float')
         check_num_tokens(max(values.shape))
         has_weights |= _are_weights(values)
         for segment in values if values.ndim == 3 else values[None]:
@@ -366,6 +427,14 @@ def _of_arrays(arrays: dict[str, np.ndarray], keeps_weights: bool) -> GraphFile:
     graph = BipartiteGraph.batch(segments)
     said = _said_of_matrix(title, graph, has_weights, keeps_weights)
     return GraphFile(graph, None, has_weights, said, tuple(matrices) if keeps_weights else None)
+
+
+def _may_be_edges(values: np.ndarray) -> bool:
+    """Return whether integers may be pairs of nodes, with or without a weight, rather than the
+    entries of an adjacency array."""
+    rows, columns = values.shape[-2:]
+    has_ends = 2 in (rows, columns) or columns == 3 != rows
+    return values.ndim == 2 and values.dtype.kind in 'iu' and has_ends and bool((values > 1).any())
 
 
 def _said_of_matrix(title: str, graph: BipartiteGraph, has_weights: bool,
@@ -425,6 +494,10 @@ def _networkx(read: Callable[[Path], nx.Graph]) -> Callable[[Path], ListedGraph]
     return lambda path: _of_networkx(read(path))
 
 
+def _undirected(read: Callable[[Path], nx.DiGraph]) -> Callable[[Path], ListedGraph]:
+    return lambda path: replace(_of_networkx(read(path)), is_directed=False)
+
+
 def _of_networkx(graph: nx.Graph) -> ListedGraph:
     check_num_tokens(len(graph))
     position = {node: place for place, node in enumerate(graph)}
@@ -433,16 +506,23 @@ def _of_networkx(graph: nx.Graph) -> ListedGraph:
     parts = [str(part) for _, part in graph.nodes(data='bipartite')]
     labels = [str(node if label in (None, '') else label)
               for node, label in graph.nodes(data='label')]
+    others = dict.fromkeys(
+        name for view in (graph.nodes, graph.edges) for *_, attributes in view(data=True)
+        for name in attributes if name not in _READ_ATTRIBUTES)
     return ListedGraph(labels, edges, graph.is_directed(), np.array(weights),
-                       np.array(list(map(int, parts))) if set(parts) == {'0', '1'} else None)
+                       np.array(list(map(int, parts))) if set(parts) == {'0', '1'} else None,
+                       left_out=[f'attributes {", ".join(others)}'] if others else [])
 
 
+_READ_ATTRIBUTES = 'weight', 'label', 'bipartite', 'id'
 _MAX_GRAPH = 2**28  # maximum bytes of a file that is read as a whole
-_SAY_NO_DIRECTION = 'edges', 'adjlist', 'multiline_adjlist'
+_LISTED_AT_NODES = 'adjlist', 'multiline_adjlist'  # an edge may be listed at both of its nodes
+_SAY_NO_DIRECTION = 'edges', 'npz', *_LISTED_AT_NODES
 _MATRICES: dict[str, Callable[[Path, bool], GraphFile]] = {
     'npz': _read_npz, 'npy': _read_npy, 'matrix_market': _read_matrix_market}
 _LISTS: dict[str, Callable[[Path], ListedGraph]] = {
-    'adjlist': _networkx(read_adjlist), 'multiline_adjlist': _networkx(read_multiline_adjlist),
+    'adjlist': _undirected(read_adjlist),
+    'multiline_adjlist': _undirected(read_multiline_adjlist),
     'graphml': _networkx(_read_graphml), 'gml': _networkx(_read_gml),
     'gexf': _networkx(_read_gexf), 'graph6': _networkx(_read_graph6),
     'sparse6': _networkx(_read_sparse6), 'pajek': read_pajek, 'metis': read_metis,

@@ -19,18 +19,18 @@ _KONECT = re.compile(r'%\s*(sym|asym|bip)\b')
 _PAJEK_CELL = re.compile(r'"([^"]*)"|(\S+)')
 
 
-def read_adjlist(path: Path) -> nx.Graph:
+def read_adjlist(path: Path) -> nx.DiGraph:
     """Read an adjacency list, which has a node and its neighbours on each line."""
-    return nx.parse_adjlist(_data_lines(path), comments=_NO_COMMENT)
+    return nx.parse_adjlist(_data_lines(path), comments=_NO_COMMENT, create_using=nx.DiGraph)
 
 
-def read_multiline_adjlist(path: Path) -> nx.Graph:
+def read_multiline_adjlist(path: Path) -> nx.DiGraph:
     """Read a multiline adjacency list.
 
     A line with a node and its degree is followed by a line for each neighbour.
     """
     lines = map(plain_numbers, _data_lines(path))
-    return nx.parse_multiline_adjlist(lines, comments=_NO_COMMENT)
+    return nx.parse_multiline_adjlist(lines, comments=_NO_COMMENT, create_using=nx.DiGraph)
 
 
 def _data_lines(path: Path) -> Iterator[str]:

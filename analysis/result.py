@@ -5,21 +5,52 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
+from typing import Self
 
 import numpy as np
 
 _OF_TOKENS = 'of tokens'
+_BY_TOKEN = 'by token'
 _MAX_ROWS = 50
 _MAX_TEXTS = 4  # in a summary
 _WIDTH = 100  # width of a table with a row per result
+_MAX_TOKENS = 3  # in a text
 
 
 def token_numbers(**options: object) -> np.ndarray | None:
     """Return a dataclass field for an array of token indices. A result that is shown with names of
     tokens replaces these indices by the names."""
     return field(metadata={_OF_TOKENS: True}, **options)
+
+
+class TokenText(str):
+    """A text about tokens, written with their numbers; ``named`` returns it with their names."""
+
+    def __new__(cls, text: str, *tokens: Sequence[int], names: Sequence[str] | None = None):
+        shown = super().__new__(cls, text.format(*(_some(some, names) for some in tokens)))
+        shown.text, shown.of = text, tokens
+        return shown
+
+    def __radd__(self, before: str) -> TokenText:
+        return TokenText(before + self.text, *self.of)
+
+    def named(self, names: Sequence[str]) -> TokenText:
+        return TokenText(self.text, *self.of, names=names)
+
+
+def _some(tokens: Sequence[int], names: Sequence[str] | None) -> str:
+    shown = ', '.join(str(token if names is None else names[token])
+                      for token in tokens[:_MAX_TOKENS])
+    more = len(tokens) - _MAX_TOKENS
+    return f'{shown} and {more} more' if more > 0 else shown
+
+
+def token_values(**options: object) -> np.ndarray | None:
+    """Return a dataclass field for an array with a value of each token. A result that is shown with
+    names of tokens lists these names too."""
+    return field(metadata={_BY_TOKEN: True}, **options)
 
 
 @dataclass(frozen=True)
@@ -34,7 +65,10 @@ class Result:
             names: The names of the tokens, which replace their indices.
         """
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
-        return plain | (self.tokens(names) if names else {})
+        has_values = any(_BY_TOKEN in field.metadata and getattr(self, field.name) is not None
+                         for field in fields(self))
+        return plain | (self.tokens(names) if names else {}) | (
+            {'names': list(names)} if names and has_values else {})
 
     def tokens(self, names: Sequence[str]) -> dict[str, list[str]]:
         """Return the fields that list tokens, with the names of the tokens in place of their
@@ -43,6 +77,13 @@ class Result:
                   if _OF_TOKENS in field.metadata}
         return {field: [names[token] for token in tokens] for field, tokens in values.items()
                 if tokens is not None}
+
+    def named(self, names: Sequence[str] | None) -> Self:
+        """Return the result with the names of tokens in its texts; fields that list tokens keep
+        their indices."""
+        texts = {} if names is None else {
+            field.name: _named(getattr(self, field.name), names) for field in fields(self)}
+        return replace(self, **texts)
 
     def scalars(self) -> dict[str, object]:
         """Return the fields that fit into a table cell, by name: numbers, bools, text and
@@ -57,6 +98,12 @@ class Result:
         width = max(map(len, cells), default=0)
         return '\n'.join([type(self).__name__,
                           *(f'  {name:<{width}}  {text}' for name, text in cells.items())])
+
+
+def _named(value: object, names: Sequence[str]) -> object:
+    if isinstance(value, tuple):
+        return tuple(_named(part, names) for part in value)
+    return value.named(names) if isinstance(value, TokenText) else value
 
 
 Results = dict[str, list[Result]]

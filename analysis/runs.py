@@ -25,7 +25,7 @@ def sampled_graphs(
     checkpoint: str | Path, example: int = 0, samples: int = 8, seed: int = 0,
     trust: Iterable[str] = (),
 ) -> dict[str, list[BipartiteGraph]]:
-    """Sample the graph of each head of a trained model for one example of its test set.
+    """Return the graphs along which a trained model attends, for one example of its test set.
 
     Args:
         checkpoint: A checkpoint of ``experiments.train`` in the folder of its run, where a
@@ -38,11 +38,13 @@ def sampled_graphs(
             experiments and torch.nn.
 
     Returns:
-        A dict from labels such as ``'layer 0, head 1'`` to ``samples`` graphs.
+        A dict from labels such as ``'layer 0, head 1'`` to ``samples`` graphs. If the heads of a
+        layer share a graph, the label is ``'layer 0'``. If all samples are equal, as for most
+        patterns, the list has one graph.
 
     Raises:
-        ValueError: The checkpoint cannot be read, its heads do not sample their graphs, or the
-            test set has no such example.
+        ValueError: The checkpoint cannot be read, its model attends along no edges, or the test set
+            has no such example.
     """
     model, data = _load_run(Path(checkpoint), trust)
     tokens, = _examples(data, example, 1)
@@ -51,17 +53,18 @@ def sampled_graphs(
     with torch.no_grad():
         _, layers = model(tokens.repeat(samples), sequences, generator=generator,
                           return_graphs=True)
+    if not layers or any(isinstance(graph, PairMask) for graph in layers):
+        raise ValueError(f"'checkpoint' must contain a model that attends along edges, from a "
+                         f"'source' without soft masks (got {checkpoint}); for soft masks, pass "
+                         f"--weights")
     graphs = {}
     for layer, graph in enumerate(layers):
-        if graph.num_segments == samples:  # a fixed pattern, which all heads share
-            continue
         segments = graph.unbatch()
-        graphs |= {f'layer {layer}, head {first // samples}': segments[first:first + samples]
-                   for first in range(0, len(segments), samples)}
-    if not graphs:
-        raise ValueError(f"'checkpoint' must contain a model whose heads sample their graphs (got "
-                         f"{checkpoint}); if the heads attend along a pattern, pass this pattern "
-                         f"by --pattern instead")
+        heads = range(len(segments) // samples)
+        for head in heads:
+            drawn = segments[head * samples:(head + 1) * samples]
+            label = f'layer {layer}, head {head}' if len(heads) > 1 else f'layer {layer}'
+            graphs[label] = drawn[:1] if all(one == drawn[0] for one in drawn) else drawn
     return graphs
 
 

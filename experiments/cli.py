@@ -98,8 +98,11 @@ def overview() -> str:
             'info': 'Versions, threads, backends and caches, for bug reports.',
             'completion SHELL': f"Tab completion for {', '.join(SHELLS)}."}
     lines = [f'  {name:18}{what}' for name, what in rows.items()]
-    return '\n'.join(['usage: graphattn COMMAND [--help] ...', '', *lines, '', 'Configs: '
-                      + ', '.join(_config_names())])
+    return '\n'.join(['usage: graphattn COMMAND [--help] ... [--import MODULE]', '', *lines, '',
+                      '--import mine, or --import folder/mine.py, imports a module of yours first, '
+                      'such as one',
+                      'that defines a pattern; patterns and configs may then name its classes.', '',
+                      'Configs: ' + ', '.join(_config_names())])
 
 
 def information() -> str:

@@ -99,6 +99,7 @@ CACHES = {
     'graphattn/placement/padded.py': Cache('the object, which lives for one call', ''),
     'analysis/spectrum/laplacian.py': Cache('the object, whose matrix nothing changes', ''),
     # Files
+    'experiments/data/text/tokenizer.py _tell_once': Cache('the line: each is told once', ''),
     'experiments/data/block_model_graphs.py cached_arrays': Cache(
         'the parameters, and the digest of each file',
         'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_other_parameters_is_'

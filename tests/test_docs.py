@@ -1,12 +1,15 @@
 """README and the guides show what happens."""
 
+import os
 import re
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from experiments import cli
+from tests.forked import forked
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
@@ -25,6 +28,25 @@ def test_examples_run_and_print_what_stands_there(page, capsys):
     printed = capsys.readouterr().out.splitlines()
     stated = re.findall(r'^print\(.*\) +# ([A-Z[(\d].*)$', code, re.M)
     assert [line for line in stated if line not in printed] == []
+
+
+@pytest.mark.slow
+def test_a_pattern_of_ones_own_comes_to_a_table(tmp_path):
+    text = (ROOT / 'docs/extend.md').read_text()
+    module, = re.findall(r'```py\n(.*?)```', text, re.S)
+    (tmp_path / 'mine.py').write_text(module)
+    commands, *_ = re.findall(r'```sh\n(.*?)```', text, re.S)
+
+    def work():
+        os.chdir(tmp_path)
+        for line in commands.splitlines():
+            _, *words = shlex.split(line)
+            cli.main([*words, *(['--scale=smoke'] if words[0] == 'study' else [])])
+
+    ended, = forked(work)
+    assert ended.returncode == 0, ended
+    rows = (tmp_path / 'runs/studies/smoke/patterns/table.csv').read_text().splitlines()
+    assert len(rows) == 1 + 4 and rows[1].startswith('comb,')
 
 
 @pages

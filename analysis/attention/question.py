@@ -19,7 +19,7 @@ from analysis.attention.direction import asymmetry_of, flow_of
 from analysis.attention.rank import rank_of
 from analysis.checks import check_probability
 from analysis.graphs import GraphLike
-from analysis.result import Result
+from analysis.result import Result, token_values
 from analysis.walk import strong_components
 
 
@@ -81,7 +81,7 @@ class AttentionMatrix(Result):
     strong_components: int | None = None
     directed_gap: float | None = None
     singular_values: np.ndarray | None = None
-    stationary: np.ndarray | None = None
+    stationary: np.ndarray | None = token_values(default=None)
 
 
 def attention(graph: GraphLike, *, weights: bool = True,

@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
                                  disable=len(jobs) == 1 or None):
             results[label].append(hamiltonian_path(
                 graph, directed=options.directed, time_limit=options.time_limit,
-                seed=options.seed))
+                seed=options.seed).named(names))
         if not options.directed:
             graphs = {label: [graph | graph.transpose() for graph in samples]
                       for label, samples in graphs.items()}

@@ -14,13 +14,16 @@ from scipy.sparse.csgraph import (
     minimum_spanning_tree,
 )
 
+from analysis.result import TokenText
+
 
 def _ends(links: sp.csr_array) -> str | None:
     for degree, what, end in ((links.sum(axis=0), 'can follow', 'first'),
                               (links.sum(axis=1), 'can precede', 'last')):
         tokens = np.flatnonzero(degree == 0)
         if tokens.size > 1:
-            return f'{tokens.size} tokens {what} no other ({_some(tokens)}); only the {end} may'
+            return TokenText(f'{tokens.size} tokens {what} no other ({{}}); only the {end} may',
+                             tokens)
     return None
 
 
@@ -63,8 +66,8 @@ def _removal(links: sp.csr_array) -> str | None:
     if removed[fewest] == 0:
         return f'the tokens fall into {components[fewest]} components'
     taken = np.flatnonzero(arrival > present[fewest])
-    return (f'without {_some(taken)} the tokens fall into {components[fewest]} components; a path '
-            f'would leave {removed[fewest] + 1} at most')
+    return TokenText(f'without {{}} the tokens fall into {components[fewest]} components; a path '
+                     f'would leave {removed[fewest] + 1} at most', taken)
 
 
 def _strong_components(links: sp.csr_array) -> str | None:
@@ -87,8 +90,9 @@ def _strong_components(links: sp.csr_array) -> str | None:
     order = list(nx.topological_sort(condensed))
     for one, other in zip(order, order[1:]):
         if not condensed.has_edge(one, other):
-            tokens = [int(np.flatnonzero(component == part)[0]) for part in (one, other)]
-            return f'tokens {tokens[0]} and {tokens[1]} do not reach each other in either direction'
+            tokens = [np.flatnonzero(component == part)[:1] for part in (one, other)]
+            return TokenText('tokens {} and {} do not reach each other in either direction',
+                             *tokens)
     return None
 
 
@@ -104,13 +108,14 @@ def _cut_tokens(links: sp.csr_array) -> str | None:
     membership = np.bincount(token)
     most = int(membership.argmax())
     if membership[most] > 2:
-        return f'without token {most} {membership[most]} parts remain; a path would leave 2'
+        return TokenText(f'without token {{}} {membership[most]} parts remain; a path would leave '
+                         f'2', [most])
     is_cut = membership[token] > 1
     crowded = np.flatnonzero(np.bincount(block[is_cut]) > 2)
     if crowded.size == 0:
         return None
     cuts = token[is_cut & (block == crowded[0])]
-    return f'a separate part hangs at each of the tokens {_some(cuts)}; a path has two ends'
+    return TokenText('a separate part hangs at each of the tokens {}; a path has two ends', cuts)
 
 
 def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
@@ -171,11 +176,6 @@ def _subtrees(edges: sp.csr_array, parent: np.ndarray) -> tuple[np.ndarray, ...]
         low[above[token]] = min(low[above[token]], low[token])
         high[above[token]] = max(high[above[token]], high[token])
     return tuple(map(np.array, (first, end, low, high)))
-
-
-def _some(tokens: np.ndarray) -> str:
-    shown = ', '.join(map(str, tokens[:3]))
-    return shown if len(tokens) <= 3 else f'{shown} and {len(tokens) - 3} more'
 
 
 OBSTACLES: dict[str, Callable[[sp.csr_array], str | None]] = {

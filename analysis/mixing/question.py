@@ -21,7 +21,7 @@ from analysis.mixing.limits import (
     walk_within,
 )
 from analysis.mixing.rates import contraction, second_modulus, second_of_reversible
-from analysis.result import Result
+from analysis.result import Result, token_values
 from analysis.walk import is_symmetric, strong_components, uniform_attention
 
 _ALL_STARTS_UP_TO = 2048
@@ -52,7 +52,7 @@ class Mixing(Result):
     restart_seed_mass: float
     #: Largest total variation between a limit of the restart walk and the limit of the plain walk.
     restart_from_stationary: float
-    stationary: np.ndarray
+    stationary: np.ndarray = token_values()
     distance: np.ndarray  #: Total variation, from 0 to 1, after 0, 1, ... steps.
     bound: np.ndarray  #: Upper bound of ``distance``; empty without ``sigma``.
     restart_distance: np.ndarray

@@ -43,7 +43,8 @@ def _parts(options: Namespace) -> tuple[str, list[Section], Names]:
     if options.profile is not None:
         return Path(options.profile).name, profile_sections(options.profile), None
     graphs, names = load(options)
-    parts = tqdm(sections(graphs, time_limit=options.time_limit, seed=options.seed),
+    parts = tqdm(sections(graphs, time_limit=options.time_limit, seed=options.seed,
+                          names=names),
                  desc='report', unit='question', disable=None)
     return ', '.join(graphs), list(parts), names
 

@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from analysis.command import token_lines
+from analysis.labels import name_tokens
 from analysis.report.sections import Section
 from analysis.result import table_rows
 
@@ -74,6 +75,7 @@ def _section(section: Section, names: Sequence[str] | None) -> str:
         parts.append(_table(table_rows(section.results)))
         parts += [f'<p>{escape(line)}</p>' for line in token_lines(section.results, names)]
     if section.figure:
+        name_tokens(section.figure, names)
         parts.append(f'<div class="wide">{_picture(section.figure, section.title)}</div>')
     return f'<section id="{_anchor(section)}">\n' + '\n'.join(parts) + '\n</section>'
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -79,7 +79,8 @@ def size(graph: GraphLike) -> Size:
                 *_min_mean_max(graph.in_degree()), *_min_mean_max(graph.out_degree()))
 
 
-def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Iterator[Section]:
+def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0,
+             names: Sequence[str] | None = None) -> Iterator[Section]:
     """Yield the sections of a report: one for each question that :mod:`analysis` answers about
     graphs.
 
@@ -88,6 +89,7 @@ def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Itera
             graph.
         time_limit (float): Time limit in seconds of each search for a Hamiltonian path.
         seed (int): Seed of the search.
+        names (sequence of str, optional): The names of the tokens.
 
     Yields:
         A Section for each question. If a question does not apply to these graphs, its section has
@@ -103,10 +105,10 @@ def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0) -> Itera
     yield _asked('Expansion', expander, graphs, expander.expander, expander_drawing.draw)
     yield _asked('Mixing', mixing, graphs, mixing.mixing, mixing_drawing.draw)
     yield _asked('Hamiltonian path', hamiltonian, graphs,
-                 lambda graph: hamiltonian.hamiltonian_path(graph, **search),
+                 lambda graph: hamiltonian.hamiltonian_path(graph, **search).named(names),
                  lambda results: hamiltonian_drawing.draw(graphs, results))
     yield _asked('Universality', universality, graphs,
-                 lambda graph: universality.universality([graph], **search),
+                 lambda graph: universality.universality([graph], **search).named(names),
                  lambda results: universality_drawing.draw({first_label: first},
                                                            results[first_label][0]))
     yield _asked('Diffusion', diffusion, graphs, _diffusion, diffusion_drawing.draw)

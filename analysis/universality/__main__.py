@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     def run(options: Namespace) -> None:
         search = {'time_limit': options.time_limit, 'seed': options.seed}
-        samples = _patterns_in_turn(options)
+        samples, names = _patterns_in_turn(options)
         results = {'in turn': [
             universality(list(graphs.values()), max_layers=options.max_layers, **search)
             for graphs in tqdm(samples, desc='universality', disable=len(samples) == 1 or None)]}
@@ -58,8 +58,10 @@ def main(arguments: list[str] | None = None) -> None:
             results |= {'three tokens without diagonal': [three_tokens(options.steps)],
                         'selective shift of Diffuser': [selective_shift(3, options.steps)],
                         'piecewise constant function': [piecewise_constant(3, options.steps)]}
+        results = {label: [result.named(names) for result in of_samples]
+                   for label, of_samples in results.items()}
         figure = draw(samples[0], results['in turn'][0])
-        command.show(options.out, 'universality', results, figure)
+        command.show(options.out, 'universality', results, figure, names)
         for label, of_samples in results.items():
             for reason in dict.fromkeys(reason for result in of_samples
                                         for reason in getattr(result, 'reasons', ())):
@@ -71,22 +73,23 @@ def main(arguments: list[str] | None = None) -> None:
     command.run_or_exit(parser, run, arguments)
 
 
-def _patterns_in_turn(options: Namespace) -> list[dict[str, BipartiteGraph]]:
-    """Return the graphs of the layers of a model, in order, as dicts by label. The list has one
-    dict for patterns, and a dict for each sample of a trained model."""
+def _patterns_in_turn(options: Namespace) -> tuple[list[dict[str, BipartiteGraph]], command.Names]:
+    """Return the graphs of the layers of a model, in order, as dicts by label, and the names of the
+    tokens. The list has one dict for patterns, and a dict for each sample of a trained model."""
     if options.checkpoint is not None:
         heads, _ = command.load(options)
-        return [_layers({label: samples[index] for label, samples in heads.items()})
-                for index in range(options.samples)]
+        return [_layers({label: samples[index % len(samples)] for label, samples in heads.items()})
+                for index in range(max(map(len, heads.values())))], None
     if options.graph is not None:
-        graphs, _ = command.load(options)
-        return [{label: segment} for label, segments in graphs.items() for segment in segments]
+        graphs, names = command.load(options)
+        return [{label: segment} for label, segments in graphs.items()
+                for segment in segments], names
     if options.pattern:
         return [{f'layer {layer}, {expression}':
                  graph_of_pattern(expression, options.n, options.seed + layer - 1)
-                 for layer, expression in enumerate(options.pattern, start=1)}]
+                 for layer, expression in enumerate(options.pattern, start=1)}], None
     return [{f'layer {layer}, {pattern!r}': pattern.build(options.n)
-             for layer, pattern in enumerate(lemma_2(options.clusters), start=1)}]
+             for layer, pattern in enumerate(lemma_2(options.clusters), start=1)}], None
 
 
 def _layers(heads: dict[str, BipartiteGraph]) -> dict[str, BipartiteGraph]:

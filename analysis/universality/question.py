@@ -127,7 +127,7 @@ def universality(
                     if not _has_self_loops(graph)]
     reasons = [f'condition 1: pattern {", ".join(map(str, without_loop))} lacks self-loops'
                if without_loop else None,
-               f'condition 2: {path.reason}' if path.reason else None,
+               'condition 2: ' + path.reason if path.reason else None,
                f'condition 3: {unreached}' if unreached else None]
     return Universality(
         assumption_1=_all(not without_loop, path.exists, layers is not None),

@@ -12,11 +12,13 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from experiments.data.batch import NO_LABEL
+from experiments.data.what_was_read import number_of, tell, unread
 
 PARTS = 'train', 'val', 'test'
 MASKS = tuple(f'{part}_mask' for part in PARTS)
 Level = Literal['node', 'graph']
 Target = Literal['classes', 'labels', 'values']
+_READ = ('x', 'edge_index', 'edge_attr', 'y', 'num_nodes', *MASKS)
 HELD_OUT = .1  # share of each of validation and test, of the graphs or of the nodes of one graph
 
 
@@ -109,6 +111,10 @@ def graph_parts(about: str, graphs: dict[str, Sequence[Data]] | Sequence[Data],
     copies = {id(graph): _checked(graph, where[id(graph)])
               for some in parts.values() for graph in some}
     named = [(graph, where[number]) for number, graph in copies.items()]
+    others = unread((name for graph, _ in named for name in graph.keys()), _READ,
+                    'attributes that only transforms and encodings use,')
+    if others:
+        tell(about, number_of('graph', len(named)), others)
     if named:
         level = level or _level_of(named)
         target = target or _target_of(named)

@@ -18,9 +18,12 @@ from experiments.data.graph_parts import PARTS, GraphParts, Target, graph_parts
 from experiments.data.labels import class_names, class_numbers
 from experiments.data.saved_graphs import allowing_graphs
 from experiments.data.text.csv_rows import csv_rows
+from experiments.data.what_was_read import tell, unread
 
 PART_OF = {'train': 'train', 'val': 'val', 'dev': 'val', 'valid': 'val', 'test': 'test'}
-_WORDS = {'graph', 'node', 'label', 'part', 'source', 'target'}
+# The columns that are not features. Labels and parts are of nodes, or of graphs in graphs.csv.
+_OF_NODES, _OF_EDGES = ('graph', 'node'), ('graph', 'source', 'target')
+_OF_TARGETS = 'label', 'part'
 
 
 def own_graphs(path: Path, target: Target | None = None, undirected: bool = True, seed: int = 0,
@@ -39,7 +42,8 @@ def own_graphs(path: Path, target: Target | None = None, undirected: bool = True
 
       ``graph`` may be omitted if there is one graph, and ``part`` (train, val, test) if the
       division is random. If there is a ``graphs.csv`` (``graph``, ``label``, ``part``), each graph
-      has a target instead of each node. Other columns are features, and must be numbers.
+      has a target instead of each node. Other columns of nodes and edges are features, and must be
+      numbers. Other columns of graphs are left out.
 
     Args:
         path (Path): The file or folder.
@@ -125,7 +129,8 @@ class _Tables(NamedTuple):
 
 def _table(path: Path, *needed: str) -> _Rows:
     try:
-        found = list(csv_rows(path))
+        used = None if path.stem != 'graphs' else ('graph', *_OF_TARGETS)
+        found = list(csv_rows(path, used=used))
     except OSError as error:
         raise ValueError(f'{path}: cannot be read ({error.strerror}); a folder of graphs must '
                          'contain nodes.csv and edges.csv') from error
@@ -145,12 +150,19 @@ def _of_graphml(path: Path) -> tuple[_Tables, bool]:
     except Exception as error:  # the parser raises anything
         raise ValueError(f"{path} cannot be read as GraphML ({type(error).__name__}: "
                          f"{error})") from error
+    for words, view in ((_OF_NODES, graph.nodes), (_OF_EDGES, graph.edges)):
+        taken = {name for *_, row in view(data=True) for name in row if name in words}
+        if taken:
+            raise ValueError(f"{path}: expected other attributes than {', '.join(sorted(taken))} "
+                             f"(got attributes of this name); rename them")
     nodes = [{**attributes, 'node': str(name), 'graph': ''}
              for name, attributes in graph.nodes(data=True)]
     edges = [{**attributes, 'source': str(source), 'target': str(end), 'graph': ''}
              for source, end, attributes in graph.edges(data=True)]
     if not nodes:
         raise ValueError(f'{path}: expected at least one node (got 0)')
+    if graph.graph.keys() - {'node_default', 'edge_default'}:
+        tell(path, '1 graph', unread(graph.graph, ('node_default', 'edge_default'), 'attributes'))
     return _Tables(
         _Rows(str(path), nodes, [f"{path}, node {row['node']}" for row in nodes]),
         _Rows(str(path), edges, [f"{path}, edge {row['source']} to {row['target']}"
@@ -171,8 +183,11 @@ def _of_tables(about: str, tables: _Tables, target: Target | None, undirected: b
                              f"{name!r}, to which no node of {Path(tables.nodes.file).name} "
                              f"belongs); write the graph of each edge in the column 'graph'")
     rows_of = _rows_of_graphs(owners, nodes, level)
-    features = {name: _feature_names(table) for name, table in
-                (('nodes', tables.nodes), ('edges', tables.edges))}
+    own_words = _OF_NODES + _OF_TARGETS * (level == 'node')
+    features = {'nodes': _feature_names(tables.nodes, own_words),
+                'edges': _feature_names(tables.edges, _OF_EDGES)}
+    tell(about, '; '.join(f'features of {kind}: {", ".join(map(repr, names)) or "none"}'
+                          for kind, names in features.items()), {})
     graphs = {name: _graph(own, edges.get(name, _Rows('', [], [])), features, labels[rows_of[name]],
                            undirected) for name, own in nodes.items()}
     if part_of is None:
@@ -286,8 +301,8 @@ def _graph(nodes: _Rows, edges: _Rows, features: dict[str, list[str]], y: Tensor
     return Data(x=x, edge_index=edge_index, edge_attr=edge_attr, y=y, num_nodes=len(number_of))
 
 
-def _feature_names(table: _Rows) -> list[str]:
-    return [name for name in table.columns if name not in _WORDS]
+def _feature_names(table: _Rows, words: Sequence[str]) -> list[str]:
+    return [name for name in table.columns if name not in words]
 
 
 def _features(table: _Rows, names: list[str]) -> Tensor | None:
@@ -299,8 +314,8 @@ def _features(table: _Rows, names: list[str]) -> Tensor | None:
             number = _number(row.get(name))
             if number is None or not math.isfinite(number):
                 raise ValueError(f"{place}: expected a finite number in the column {name!r} (got "
-                                 f"{row.get(name, '')!r:.40}); each column besides "
-                                 f"{', '.join(sorted(_WORDS))} is a feature")
+                                 f"{row.get(name, '')!r:.40}), because this column is read as a "
+                                 f"feature; remove the column if it is none")
             values[i, j] = number
     return values
 

@@ -3,12 +3,15 @@ edges."""
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from experiments.data.batch import NO_LABEL
+from experiments.data.graph_parts import PARTS
 
 
 def homogeneous(graph: HeteroData, node_type: str | None = None) -> Data:
@@ -47,11 +50,17 @@ def homogeneous(graph: HeteroData, node_type: str | None = None) -> Data:
     targets[own] = y
     data = Data(x=_features(graph), edge_index=torch.cat(edges, dim=1), edge_attr=torch.cat(types),
                 y=targets)
-    for part in ('train', 'val', 'test'):
+    for part in PARTS:
         if f'{part}_mask' in graph[node_type]:
             mask = torch.zeros(num_nodes, dtype=torch.bool)
             mask[own] = graph[node_type][f'{part}_mask']
             data[f'{part}_mask'] = mask
+    read = {'x', 'edge_index', 'num_nodes'}, {'y', *(f'{part}_mask' for part in PARTS)}
+    others = [f'{name} of {kind if isinstance(kind, str) else kind[1]}'
+              for kind in (*graph.node_types, *graph.edge_types) for name in graph[kind].keys()
+              if name not in read[0] and not (kind == node_type and name in read[1])]
+    if others:
+        warnings.warn(f"left out of the heterogeneous graph: {', '.join(others)}", stacklevel=2)
     return data
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.data.what_was_read import tell, unread
 from graphattn.utils.reading import check_arrays
 
 TOKENS, LABEL = 'tokens', 'label'
@@ -87,6 +88,8 @@ def _read_array(path: Path, name: str) -> np.ndarray:
         with np.load(path, allow_pickle=False) as file:
             names = file.files
             array = file[name] if name in names else None
+        if others := unread(names, (TOKENS, LABEL), 'arrays'):
+            tell(path, f'the array {name}', others)
     except Exception as error:  # NumPy and zipfile raise many types of errors
         raise ValueError(f'{path} cannot be read as NumPy arrays ({error})') from error
     if array is None:

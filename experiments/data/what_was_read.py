@@ -6,11 +6,12 @@ import gzip
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+MAX_NAMED = 20
 # By the first bytes of files that are not text: their kind, and the remedy.
 NO_TEXT = {
     b'\xff\xfe': "UTF-16; save it as 'CSV UTF-8', or in the encoding UTF-8",
@@ -75,6 +76,13 @@ def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:
     # names may have characters that the terminal's encoding lacks
     encoding = sys.stdout.encoding or 'utf-8'
     print(line.encode(encoding, 'replace').decode(encoding))
+
+
+def unread(names: Iterable[str], used: Collection[str], what: str = 'columns') -> dict[str, int]:
+    """Return the names that a reader does not use as a reason of :func:`tell`."""
+    others = [f'{name!r:.40}' for name in dict.fromkeys(names) if name and name not in used]
+    more = ['...'] * (len(others) > MAX_NAMED)
+    return {f'{what} {", ".join(others[:MAX_NAMED] + more)}': len(others)} if others else {}
 
 
 def number_of(what: str, number: int) -> str:

@@ -11,6 +11,7 @@ from io import TextIOWrapper
 
 from graphattn.style import in_style
 from graphattn.utils.extras import with_advice
+from graphattn.utils.trust import importing
 
 INTERRUPTED = 130  # the status of shells
 _listening: list[int] = []  # the signals that are handled while a command runs
@@ -75,7 +76,7 @@ def run_or_exit(command: Callable[[], object]) -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')  # for ASCII terminals
     try:
-        with ending_signals(), in_style():
+        with ending_signals(), in_style(), importing(sys.argv) as sys.argv:
             command()
     except (ImportError, MemoryError, OSError, OverflowError, TypeError, ValueError) as error:
         print(f'error: {in_short(error)}', file=sys.stderr)

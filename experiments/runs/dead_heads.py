@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
+from graphattn.layers import GraphAttention
 from graphattn.sources import BlockModelSource, LearnedMaskSource
 
 KEPT = 0.1
+LEARNED = BlockModelSource, LearnedMaskSource
 
 
 def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str]:
@@ -20,21 +22,23 @@ def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str
     patterns are never in the list.
 
     Args:
-        model (nn.Module): The trained model. Its layers have sources of one kind, or share a
-            source.
+        model (nn.Module): The trained model.
         density (dict): The density of each head in evaluation, without exploration, by names such
             as ``layer0/head1``.
 
     Returns:
         list of str: The names of the dead heads.
     """
-    sources = [module for module in model.modules()
-               if isinstance(module, BlockModelSource | LearnedMaskSource)]
+    learned = [module for module in model.modules() if isinstance(module, LEARNED)]
+    # The source of each layer. Attached models have other layers, and one kind of sources.
+    sources = [next((part for part in layer.source.modules() if isinstance(part, LEARNED)), None)
+               for layer in model.modules()
+               if isinstance(layer, GraphAttention) and layer.source is not None] or learned
     return [place for place, value in density.items()
-            if sources and _is_lost(sources, place, value)]
+            if learned and _is_lost(sources, place, value)]
 
 
-def _is_lost(sources: list[BlockModelSource | LearnedMaskSource], place: str,
+def _is_lost(sources: list[BlockModelSource | LearnedMaskSource | None], place: str,
              density: float) -> bool:
     # Layers or heads that share a graph have one name and one source in common.
     layer, head = (int(name.removeprefix(kind)) if name.startswith(kind) else 0
@@ -42,4 +46,5 @@ def _is_lost(sources: list[BlockModelSource | LearnedMaskSource], place: str,
     source = sources[layer]
     if isinstance(source, BlockModelSource):
         return density <= KEPT * source.exploration
-    return source.mode != 'soft' and not bool((source.logit[head] > 0).any())
+    return (source is not None and source.mode != 'soft'
+            and not bool((source.logit[head] > 0).any()))

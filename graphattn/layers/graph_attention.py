@@ -339,6 +339,21 @@ def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource
     return source
 
 
+def sources_of_layers(
+    source: GraphSource | Pattern | str | list[GraphSource | Pattern | str] | None, heads: int,
+    num_layers: int, causal: bool = False,
+) -> list[GraphSource | None]:
+    """Return a checked source for each layer: its own in a list, or the same one in all layers."""
+    sources = source if isinstance(source, list | tuple) else [source] * num_layers
+    if len(sources) != num_layers:
+        raise ValueError(f"'source' must be one source, or a list of {num_layers} sources, one for "
+                         f"each layer (got {len(sources)} sources)")
+    if source is not None and any(one is None for one in sources):
+        raise ValueError("'source' must not contain None; use 'Full()' for a layer with all edges")
+    checked = [None if one is None else check_source(one, heads) for one in sources]
+    return [one.causal() if causal and one is not None else one for one in checked]
+
+
 def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
     if not isinstance(graph, BipartiteGraph):
         raise ValueError("'edge_bias' must be None without 'graph', because the bias belongs to "

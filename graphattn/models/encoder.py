@@ -27,7 +27,7 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
-from graphattn.layers.graph_attention import check_source
+from graphattn.layers.graph_attention import sources_of_layers
 from graphattn.layers.position_table import PositionTable, angles
 from graphattn.layers.rotary import RotaryPositions
 from graphattn.models.data import accepts_data
@@ -40,10 +40,10 @@ class Encoder(nn.Module):
     """Embeddings of tokens, positions and segments, followed by a stack of :class:`EncoderLayer`.
 
     Args:
-        source (GraphSource, Pattern or str, optional): Source of the edges: a graph source, a
-            pattern, or the expression of a pattern. If omitted, every call needs a graph. Every
-            layer gets its own copy of the source, with new parameters, unless ``share_source`` is
-            set.
+        source (GraphSource, Pattern, str or list, optional): Source of the edges: a graph source, a
+            pattern, or the expression of a pattern; or a list with a source for each layer, such as
+            windows that dilate. If omitted, every call needs a graph. Every layer gets its own copy
+            of its source, with new parameters, unless ``share_source`` is set.
         attention (nn.Module, optional): Module to use instead of graph attention, see
             :class:`EncoderLayer`. Every layer gets its own copy of the module, with new parameters.
         num_tokens (int): Size of the vocabulary; 0 if inputs are always features.
@@ -96,7 +96,8 @@ class Encoder(nn.Module):
 
     Raises:
         ValueError: Both ``source`` and ``attention`` are given; the given one requires another
-            number of heads or shorter sequences; or the source has no causal form.
+            number of heads or shorter sequences; a list has another number of sources than layers;
+            or a source has no causal form.
 
     Example:
         >>> import torch
@@ -118,7 +119,7 @@ num_segments=2, density=32.4%))
 
     def __init__(
         self,
-        source: GraphSource | Pattern | str | None = None,
+        source: GraphSource | Pattern | list[GraphSource | Pattern | str] | str | None = None,
         *,
         num_tokens: int,
         max_length: int,
@@ -157,12 +158,15 @@ num_segments=2, density=32.4%))
         check_number('embedding_std', embedding_std, 'positive and finite')
         if padding_token is not None:
             check_size('padding_token', padding_token, at_most=num_tokens - 1)
+        sources = [source] * num_layers
         if attention is None:
-            source = None if source is None else check_source(source, heads)
             if causal and source is None:
                 raise ValueError("'causal' must be False for an encoder with source=None (got "
                                  "True); pass causal graphs as 'graph' in each call instead")
-            source = source.causal() if causal else source
+            if share_source and isinstance(source, list | tuple):
+                raise ValueError("'share_source' must be False if 'source' is a list, in which "
+                                 "each layer has its own source (got True)")
+            sources = sources_of_layers(source, heads, num_layers, causal)
         elif positions == 'rotary':
             raise ValueError("'positions' must not be 'rotary' with 'attention', because the "
                              "module 'attention' computes its own queries and keys; pass another "
@@ -171,9 +175,10 @@ num_segments=2, density=32.4%))
             if is_on and attention is not None:
                 raise ValueError(f"'{option}' must be False with 'attention', because the module "
                                  f"'attention' has no source (got True)")
-        name, limited = ('source', source) if attention is None else ('attention', attention)
-        longest = getattr(limited, 'max_length', None)
-        if longest is not None and longest < max_length:
+        name, limited = ('source', sources) if attention is None else ('attention', [attention])
+        longest = min((one.max_length for one in limited
+                       if getattr(one, 'max_length', None) is not None), default=max_length)
+        if longest < max_length:
             raise ValueError(f"'max_length' must be at most {longest}, the 'max_length' of "
                              f"'{name}' (got {max_length})")
         self.channels, self.heads = channels, heads
@@ -197,15 +202,15 @@ num_segments=2, density=32.4%))
         self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
         self.dropout = nn.Dropout(dropout)
         # A shared source belongs to the encoder, so that checkpoints contain its parameters once.
-        self.source = source if share_source else None
+        self.source = sources[0] if share_source else None
         self.layers = nn.ModuleList(
-            EncoderLayer(channels, heads, None if share_source else copy.deepcopy(source),
+            EncoderLayer(channels, heads, None if share_source else copy.deepcopy(own),
                          attention=copy.deepcopy(attention), head_channels=head_channels,
                          num_kv_heads=num_kv_heads, hidden_channels=hidden_channels,
                          dropout=dropout, attention_dropout=attention_dropout,
                          activation=activation, norm_first=norm_first, norm_eps=norm_eps, hops=hops,
                          teleport=teleport, learn_teleport=learn_teleport, backend=backend)
-            for _ in range(num_layers))
+            for own in sources)
         self.norm = nn.LayerNorm(channels, eps=norm_eps)
         if not share_source and (source is not None or attention is not None):
             for layer in self.layers:

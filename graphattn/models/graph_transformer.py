@@ -34,7 +34,7 @@ from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import GraphAttention, GraphGPSConv, GraphTransformerConv
-from graphattn.layers.graph_attention import check_source
+from graphattn.layers.graph_attention import sources_of_layers
 from graphattn.models.feature_encoder import FeatureEncoder
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
@@ -60,9 +60,9 @@ class GraphTransformer(nn.Module):
         channels (int): Size of each node.
         heads (int): Number of attention heads.
         num_layers (int): Number of layers.
-        source (GraphSource, Pattern or str, optional): Source of the edges of attention. Every
-            layer gets its own copy of the source, with new parameters. Without ``source`` and
-            ``attention``, layers only pass messages.
+        source (GraphSource, Pattern, str or list, optional): Source of the edges of attention, or a
+            list with a source for each layer. Every layer gets its own copy of its source, with new
+            parameters. Without ``source`` and ``attention``, layers only pass messages.
         attention (nn.Module, optional): Module to use instead of graph attention, see
             :class:`graphattn.layers.GraphGPSConv`.
         joins_edges (bool): Whether attention uses the edges of the data too
@@ -110,7 +110,7 @@ class GraphTransformer(nn.Module):
         channels: int,
         heads: int,
         num_layers: int,
-        source: GraphSource | Pattern | str | None = None,
+        source: GraphSource | Pattern | list[GraphSource | Pattern | str] | str | None = None,
         attention: nn.Module | None = None,
         joins_edges: bool = False,
         virtual_nodes: int = 0,
@@ -143,11 +143,12 @@ class GraphTransformer(nn.Module):
         if source is not None and attention is not None:
             raise ValueError("'attention' must be None if 'source' is given (got both); omit one "
                              "of them")
-        source = None if source is None else check_source(source, heads)
-        if joins_edges and not hasattr(source, '__or__'):
-            raise ValueError(f"'joins_edges' must be False unless 'source' can join the edges of "
-                             f"the data (got {type(source).__name__} as 'source'); omit "
-                             f"'joins_edges'")
+        sources = sources_of_layers(source, heads, num_layers)
+        for one in sources if joins_edges else ():
+            if not hasattr(one, '__or__'):
+                raise ValueError(f"'joins_edges' must be False unless 'source' can join the edges "
+                                 f"of the data (got {type(one).__name__} as 'source'); omit "
+                                 f"'joins_edges'")
         if local == 'transformer' and channels % heads:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} channels "
                              f"and {heads} heads)")
@@ -172,12 +173,12 @@ class GraphTransformer(nn.Module):
             self.encoding = nn.Linear(size, channels)
         self.virtual_nodes = nn.Embedding(virtual_nodes, channels) if virtual_nodes else None
         self.layers = nn.ModuleList()
-        for _ in range(num_layers):
+        for one in sources:
             conv = None if local is None else _local(local, channels, heads,
                                                      self.edge_encoder is not None)
             own = copy.deepcopy(attention)
-            if source is not None:
-                own = GraphAttention(channels, heads, copy.deepcopy(source),
+            if one is not None:
+                own = GraphAttention(channels, heads, copy.deepcopy(one),
                                      dropout=attention_dropout)
                 own.source.reset_parameters()
             elif own is not None:

@@ -108,7 +108,8 @@ def _make(name: str, positional: list, named: dict) -> Pattern:
         known = [*PRESETS, *kinds]
         near = get_close_matches(name, known, cutoff=0.5) or known
         raise ValueError(f"'expression' names an unknown pattern (got {name!r}); did you mean "
-                         f"{' or '.join(map(repr, near))}?")
+                         f"{' or '.join(map(repr, near))}? A pattern of your own must be imported "
+                         f"first, on a command line by --import")
     return kinds[name](*positional, **named)
 
 

@@ -1,16 +1,21 @@
 """Reading of untrusted configs, in which the named classes are imported only from trusted
-packages."""
+packages, and the option ``--import``, by which a user names modules of their own."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import import_module
+from pathlib import Path
 
-__all__ = ['TRUSTED', 'Untrusted', 'importing_only', 'trusting']
+__all__ = ['TRUSTED', 'Untrusted', 'importing', 'importing_only', 'trusting']
 
 TRUSTED = 'graphattn', 'experiments', 'torch.nn'
+_IMPORTED = 'GRAPHATTN_IMPORT'
 _DENIED = re.compile(r"Importing '([^']*)' is not allowed")  # jsonargparse's message
 
 
@@ -62,6 +67,47 @@ def importing_only(trust: Iterable[str] = ()) -> Iterator[None]:
             raise
         raise Untrusted(f"{denied[1]} is not trusted, because a config may name only classes of "
                         f"{', '.join(allowed)}; if you trust the author of the config, add the "
-                        f"package of this class to 'trust'") from error
+                        f"package of this class to 'trust', or import it by --import") from error
     finally:
         settings.update(before)
+
+
+@contextmanager
+def importing(words: Sequence[str]) -> Iterator[list[str]]:
+    """Import the modules or files that ``--import`` names among the words of a command line, trust
+    them inside this context, and yield the other words."""
+    rest, others, before = iter(words), [], os.environ.get(_IMPORTED, '')
+    named = before.split(os.pathsep)
+    for word in rest:
+        if word == '--import' or word.startswith('--import='):
+            named.append(next(rest, '') if word == '--import' else word[9:])
+        else:
+            others.append(word)
+    # for processes that the command starts, whose words are the others
+    os.environ[_IMPORTED] = os.pathsep.join(dict.fromkeys(filter(None, named)))
+    if {'-h', '--help'} & set(words):  # help is printed without the libraries that modules import
+        named = []
+    try:
+        with trusting([_imported(name) for name in named if name]):
+            yield others
+    finally:
+        os.environ[_IMPORTED] = before
+
+
+def _imported(name: str) -> str:
+    """Import a module or a file of the user, and return the name of the module."""
+    file = Path(name).resolve() if name.endswith('.py') else None
+    module, folder = (file.stem, file.parent) if file else (name, Path.cwd())
+    if str(folder) not in sys.path:  # at the end, so that the folder hides no other package
+        sys.path.append(str(folder))
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f'{module}.'.startswith(f'{error.name}.'):
+            raise
+        raise ImportError(f"'import' must name a module in {folder}, or an installed one (got "
+                          f"{name!r}); write --import mine for the file mine.py") from error
+    if file and Path(found.__file__ or '').resolve() != file:
+        raise ImportError(f"'import' must name a file whose module is not installed (got {name!r}, "
+                          f"but {module!r} is {found.__file__}); rename the file")
+    return module

@@ -63,14 +63,18 @@ def main(arguments):
 
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
-    """Checkpoints of a model that samples and of one that does not."""
+    """Checkpoints of a model that samples, of one that does not, and of one with soft masks."""
     from experiments.train import main
 
     folder = tmp_path_factory.mktemp('runs')
+    source = '--model.model.init_args.encoder.init_args.source'
     main([*CONFIG, '--trainer.default_root_dir', str(folder / 'sampled')])
     main([*CONFIG, '--trainer.default_root_dir', str(folder / 'fixed'),
-          '--model.model.init_args.encoder.init_args.source', 'graphattn.sources.PatternSource',
-          '--model.model.init_args.encoder.init_args.source.init_args.pattern', 'SlidingWindow(2)'])
+          source, 'graphattn.sources.PatternSource',
+          f'{source}.init_args.pattern', 'SlidingWindow(2)'])
+    main([*CONFIG, '--trainer.default_root_dir', str(folder / 'soft'), source, json.dumps(
+        {'class_path': 'graphattn.sources.LearnedMaskSource',
+         'init_args': {'heads': 4, 'size': 64, 'mode': 'soft'}})])
     return folder
 
 
@@ -124,6 +128,11 @@ def test_heads_of_a_trained_model(runs, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_pattern_of_a_trained_model_is_one_graph_of_each_layer(runs):
+    assert sampled_graphs(runs / 'fixed') == {'layer 0': [SlidingWindow(2).build(64)]}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('run, question', [
     ('sampled', 'spectrum'), ('fixed', 'attention'), ('sampled', 'expander')])
 def test_attention_of_a_trained_model(runs, run, question, tmp_path, capsys):
@@ -153,7 +162,7 @@ def test_examples_at_the_end_of_a_test_set(runs, error_line):
 @pytest.mark.slow
 def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     capsys.readouterr()
-    assert 'sample their graphs' in error_line(main, ['--checkpoint', checkpoint(runs, 'fixed')])
+    assert 'attends along edges' in error_line(main, ['--checkpoint', checkpoint(runs, 'soft')])
     assert 'from 0 to 359, the examples ' in error_line(
         main, ['--checkpoint', checkpoint(runs, 'sampled'), '--example', 360])
     (tmp_path / 'no.ckpt').write_bytes(b'nothing')

@@ -2,18 +2,25 @@
 
 import gzip
 import json
+import re
 
 import networkx as nx
 import numpy as np
 import pytest
+import scipy.io
 import scipy.sparse as sp
 import torch
+from matplotlib.figure import Figure
+from torch_geometric.data import Data
 
 from analysis.expander.__main__ import main as expander
 from analysis.graph_files import read_graph, read_graph_file
 from analysis.graphs import as_graph
 from analysis.hamiltonian.__main__ import main as hamiltonian
+from analysis.mixing.__main__ import main as mixing
+from analysis.report.__main__ import main as report
 from analysis.spectrum.__main__ import main as spectrum
+from analysis.universality.__main__ import main as universality
 from graphattn import BipartiteGraph
 from graphattn.patterns import SlidingWindow
 
@@ -133,6 +140,135 @@ def test_what_holds_no_graph(tmp_path, error_line, name, content, message):
     (tmp_path / name).write_bytes(content)
     line = error_line(spectrum, ['--graph', str(tmp_path / name)])
     assert "'graph' cannot be read" in line and name in line and message in line
+
+
+# Direction and names #################################################################
+
+CAVE = nx.relabel_nodes(nx.star_graph(4), dict(enumerate(['Hub', 'Ann', 'Bo', 'Cid', 'Dora'])))
+ARCS = nx.DiGraph([(0, 1), (1, 0), (1, 2)])
+PAIRS = np.array([[0, 1, 1], [1, 0, 2]])
+
+
+@pytest.mark.parametrize('name, write, edges', [
+    ('a.txt', lambda path: nx.write_edgelist(CAVE, path, data=False), 'undirected'),
+    ('a.csv', text('a,b\na,c\na,a\nb,d\n'), 'undirected'),
+    ('a.npz', lambda path: np.savez(path, edge_index=PAIRS[:, :2]), None),
+    ('a.npz', lambda path: np.savez(path, edge_index=PAIRS[:, ::2]), 'undirected'),
+    ('a.adjlist', lambda path: nx.write_adjlist(ARCS, path), 'directed'),
+    ('a.txt', lambda path: nx.write_multiline_adjlist(ARCS, path), 'directed'),
+    ('a.txt', lambda path: nx.write_edgelist(ARCS, path, data=False), None),
+    ('a.adjlist', lambda path: nx.write_adjlist(CAVE, path), None),
+    ('a.graphml', lambda path: nx.write_graphml(CAVE, path), None),
+    ('a.gml', lambda path: nx.write_gml(CAVE, path), None),
+    ('a.g6', lambda path: nx.write_graph6(nx.star_graph(4), path), None),
+    ('a.mtx', lambda path: scipy.io.mmwrite(path, sp.csr_array(np.eye(3, k=1))), None),
+    ('a.net', lambda path: nx.write_pajek(CAVE, path), None)])
+def test_the_direction_is_asked_where_the_file_does_not_say_it(tmp_path, name, write, edges,
+                                                               capsys):
+    path = tmp_path / name
+    write(path)
+    expected = edges and f'--edges {edges}'
+    asked = read_graph_file(path).asked
+    assert expected in asked if expected else asked == ''
+    spectrum(['--graph', str(path), '--out', str(tmp_path / 'a.json')])
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == f'{path}: {asked}' if expected else last.startswith('written to')
+    if expected:
+        assert read_graph_file(path, edges=edges).asked == ''
+
+
+def test_arcs_of_an_adjacency_list_keep_their_direction(tmp_path):
+    nx.write_adjlist(ARCS, tmp_path / 'a.adjlist')
+    assert read_graph_file(tmp_path / 'a.adjlist', edges='directed').graph == (
+        BipartiteGraph.from_networkx(ARCS))
+    assert read_graph(tmp_path / 'a.adjlist') == BipartiteGraph.from_networkx(nx.path_graph(3))
+
+
+OBSTACLES = {
+    'sources and sinks': nx.DiGraph([('Hub', name) for name in ('Ann', 'Bo', 'Cid')]),
+    'matching': None,  # names no token
+    'removal of tokens': nx.full_join(nx.disjoint_union_all([nx.complete_graph(3)] * 4),
+                                      nx.empty_graph(['Hub', 'Relay'])),
+    'strong components': nx.DiGraph([
+        (0, 1), (1, 0), (0, 2), (2, 3), (3, 2), (0, 4), (4, 5), (5, 4), (1, 4), (3, 6), (5, 6),
+        (6, 7), (7, 6)]),
+    'cut tokens': nx.Graph([  # a triangle, with a triangle on a stalk at each of its tokens
+        ('a0', 'b0'), ('b0', 'c0'), ('c0', 'a0'),
+        *((f'{arm}{i}', f'{arm}{j}') for arm in 'abc' for i, j in ((0, 1), (1, 2), (2, 0)))])}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('method', OBSTACLES)
+def test_texts_tables_files_and_figures_have_the_names(tmp_path, method, capsys):
+    graph = nx.DiGraph(CAVE if OBSTACLES[method] is None else OBSTACLES[method])
+    graph = nx.relabel_nodes(graph, {node: f'<{node}>' for node in graph})
+    path = tmp_path / 'a.txt'
+    nx.write_edgelist(graph, path, data=False)
+    numbers = re.compile(r'(?:without|token|tokens|\()\s*\d+\s*(?:,| and|\)|the)')
+    for question, name in ((hamiltonian, 'hamiltonian'), (universality, 'universality')):
+        question(['--graph', str(path), '--out', str(tmp_path)])
+        printed = capsys.readouterr().out
+        assert not numbers.search(printed)
+        assert (printed.count('<') > 1) == (method != 'matching')  # one is in the first line
+        saved = (tmp_path / f'{name}.json').read_text()
+        assert not numbers.search(saved) and ('<' in saved) == (method != 'matching')
+        assert name == 'universality' or method in saved
+    report(['--graph', str(path), '--out', str(tmp_path / 'a.html')])
+    assert not numbers.search((tmp_path / 'a.html').read_text().partition('data:image')[0])
+
+
+@pytest.mark.slow
+def test_figures_and_values_of_tokens_have_the_names(tmp_path, monkeypatch):
+    nx.write_graphml(nx.relabel_nodes(nx.complete_graph(4).to_directed(), dict(enumerate(NAMES))),
+                     tmp_path / 'a.graphml')
+    drawn = []
+    monkeypatch.setattr(Figure, 'savefig', lambda figure, *_, **__: drawn.append(figure))
+    hamiltonian(['--graph', str(tmp_path / 'a.graphml'), '--out', str(tmp_path / 'a.png')])
+    axis = drawn[0].axes[0].yaxis
+    assert [axis.get_major_formatter()(place, 0) for place in (0, 1, 0.5, 4)] == [
+        'Ann', 'Bo', '', '']
+    mixing(['--graph', str(tmp_path / 'a.graphml'), '--out', str(tmp_path / 'a.json')])
+    result, = json.loads((tmp_path / 'a.json').read_text())['a.graphml']
+    assert result['names'] == NAMES[:4] and len(result['stationary']) == 4
+
+
+# Arrays of PyG #######################################################################
+
+def test_edge_index_is_pyg_s(tmp_path):
+    path = tmp_path / 'a.npz'
+    np.savez(path, edge_index=PAIRS, num_nodes=4, edge_attr=[[2.], [0.], [1.]], x=np.ones((4, 2)))
+    file = read_graph_file(path, weights=True)
+    data = Data(edge_index=torch.from_numpy(PAIRS[:, [0, 2]]), num_nodes=4)
+    assert file.graph == BipartiteGraph.from_edge_index(data.edge_index, 4)
+    assert file.matrices[0].toarray()[1, 0] == 2 and 'left out: arrays x' in file.said
+    assert read_graph_file(path, edges='undirected').graph.num_edges == 4
+    np.savez(path, edge_index=PAIRS)
+    assert read_graph(path).num_queries == 3
+
+
+@pytest.mark.parametrize('name, write, message', [
+    ('a.npz', lambda path: np.savez(path, edge_index=PAIRS.T), 'edge_index must be integers'),
+    ('a.npz', lambda path: np.savez(path, edge_index=PAIRS * 1.), 'edge_index must be integers'),
+    ('a.npz', lambda path: np.savez(path, edge_index=PAIRS, num_nodes=2), 'nodes from 0 to 1'),
+    ('a.npz', lambda path: np.savez(path, edge_index=-PAIRS), 'nodes from 0 to'),
+    ('a.npz', lambda path: np.savez(path, edges=PAIRS), 'edges may be a list of edges'),
+    ('a.npy', lambda path: np.save(path, PAIRS), 'a.npy may be a list of edges'),
+    ('a.npy', lambda path: np.save(path, PAIRS.T), 'a.npy may be a list of edges'),
+    ('a.npy', lambda path: np.save(path, [[0, 1, 7], [1, 2, 7]]), 'may be a list of edges'),
+    ('a.pt', lambda path: torch.save(Data(edge_index=torch.from_numpy(PAIRS)), path), 'np.savez'),
+    ('a.mat', lambda path: scipy.io.savemat(path, {'a': PAIRS}), 'save_npz'),
+    ('a.json', text('{"nodes": []}'), 'GraphML')])
+def test_edges_that_no_adjacency_array_has_are_refused(tmp_path, name, write, message, error_line):
+    write(tmp_path / name)
+    assert message in error_line(spectrum, ['--graph', str(tmp_path / name)])
+
+
+def test_attributes_that_are_not_read_are_named(tmp_path):
+    graph = nx.path_graph(3)
+    nx.set_node_attributes(graph, 1, 'age')
+    nx.set_edge_attributes(graph, 2., 'length')
+    nx.write_graphml(graph, tmp_path / 'a.graphml')
+    assert 'left out: attributes age, length' in read_graph_file(tmp_path / 'a.graphml').said
 
 
 PARTS = nx.complete_bipartite_graph(3, 3)  # whose nodes have the attribute

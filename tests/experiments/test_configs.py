@@ -168,7 +168,8 @@ def make_small(config: dict) -> None:
         if isinstance(value, dict):
             make_small(value)
     if 'num_layers' in config:
-        slot = config.get('source', config.get('attention', {})).get('init_args', {})
+        slot = config.get('source', config.get('attention'))
+        slot = slot.get('init_args', {}) if isinstance(slot, dict) else {}  # or a source per layer
         heads = slot.get('heads', 1)
         config |= {'num_layers': min(config['num_layers'], 2), 'heads': heads,
                    'channels': 4 * heads, 'hidden_channels': 8}

@@ -24,6 +24,7 @@ WAITS = {
     'density/digits': 3,
     'digits/bigbird': 2,
     'digits/diffuser': 2,
+    'digits/dilated': 2,
     'digits/full': 3,
     'digits/nystromformer': 2,
     'documents/imdb': 3,

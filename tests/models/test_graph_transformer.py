@@ -19,6 +19,7 @@ SOURCES = {'full': dict(source='Full()'),
            'exphormer': dict(source='exphormer(degree=2)', joins_edges=True, virtual_nodes=1),
            'block model': dict(source=BlockModelSource(2, 4, 4)),
            'block model and edges': dict(source=BlockModelSource(2, 4, 4), joins_edges=True),
+           'of each layer': dict(source=['Full()', BlockModelSource(2, 4, 4)], joins_edges=True),
            'hop mask': dict(source=HopMaskSource(2, 3), joins_edges=True), 'none': {}}
 
 

@@ -1,5 +1,7 @@
+import copy
 import functools
 import math
+import pickle
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from graphattn import BipartiteGraph
 from graphattn.decoding import KeyValueCache
 from graphattn.graphs.pair_layout import DiagonalLayout
 from graphattn.graphs.pair_mask import PairMask
+from graphattn.layers import GraphAttention
 from graphattn.models import (
     CausalLanguageModel,
     Encoder,
@@ -85,6 +88,49 @@ def test_all_layers_train_a_shared_mask():
     of_layer = torch.autograd.grad(model.norm(x).sin().sum(), values)
     assert all(part.any() for part in of_layer)
     torch.testing.assert_close(gradient, sum(of_layer))
+
+
+DILATED = ['Offsets((-1, 0, 1))', 'Offsets((-2, 0, 2))']
+
+
+def test_each_layer_has_its_own_source():
+    model = encoder(DILATED).eval()
+    x, graphs = model(TOKENS, PTR, return_graphs=True)
+    assert graphs == [PatternSource(pattern).graph(PTR) for pattern in DILATED]
+    of_each = [encoder(pattern).eval() for pattern in DILATED]
+    for other, layer in zip(of_each, range(2)):
+        other.load_state_dict(model.state_dict())
+        assert other(TOKENS, PTR, return_graphs=True)[1][layer] == graphs[layer]
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied(TOKENS, PTR), x)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(TOKENS, PTR), x)
+
+
+def test_layers_may_have_sources_of_different_kinds_and_patterns_of_each_head():
+    block_model = BlockModelSource(heads=2, head_channels=8, clusters=4)
+    model = encoder([block_model, block_model, PatternSource(DILATED)], num_layers=3)
+    _, graphs = model(TOKENS, PTR, return_graphs=True)
+    assert [graph.num_segments for graph in graphs] == [6, 6, 6]
+    first, second = (model.layers[layer].attention.source.centroid for layer in (0, 1))
+    assert not torch.equal(first, second)  # copies with their own parameters
+    causal = encoder(DILATED, causal=True)
+    assert all((graph.key <= graph.query).all()
+               for graph in causal(TOKENS, PTR, return_graphs=True)[1])
+
+
+@pytest.mark.parametrize('source, options, message', [
+    (DILATED[:1], {}, r"'source' must be one source, or a list of 2 sources.*\(got 1 sources\)"),
+    ([], {}, 'got 0 sources'), (DILATED, {'share_source': True}, "'share_source' must be False"),
+    ([DILATED[0], None], {}, "'source' must not contain None"),
+    ([None, None], {}, "'source' must not contain None"),
+    (DILATED, {'attention': GraphAttention(16, 2, 'Full()')}, "'source' must be omitted"),
+    (DILATED[0], {'attention': GraphAttention(16, 2, 'Full()')}, "'source' must be omitted"),
+    ([DILATED[0], LearnedMaskSource(3, 8)], {}, '2 heads'),
+    ([DILATED[0], LearnedMaskSource(2, 4, mode='dam_unstructured')], {},
+     "'max_length' must be at most 4")])
+def test_errors_of_sources_of_layers(source, options, message):
+    with pytest.raises(ValueError, match=message):
+        Encoder(source, **{**SIZES, **options})
 
 
 SOURCES = {

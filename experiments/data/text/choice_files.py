@@ -104,7 +104,7 @@ def _swag_rows(path: str) -> Iterator[ChoiceQuestion]:
     endings = [f'ending{number}' for number in range(NUM_ENDINGS)]
     needed = ['sent1', 'sent2', *endings, 'label']
     with readable(f'{path} cannot be read'):
-        for line, row in csv_rows(Path(path)):
+        for line, row in csv_rows(Path(path), used=needed):
             if missing := [name for name in needed if name not in row]:
                 raise ValueError(f"{path}, line 1: expected the column {missing[0]!r} (got "
                                  f"{', '.join(row)})")

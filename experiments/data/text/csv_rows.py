@@ -6,13 +6,13 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.data.what_was_read import check_is_text, number_of, tell
+from experiments.data.what_was_read import check_is_text, number_of, tell, unread
 from graphattn.utils.reading import MAX_LINE_LENGTH, read_lines
 
 SEPARATORS = {',': 'commas', ';': 'semicolons', '\t': 'tabs', '|': 'vertical bars'}
@@ -23,7 +23,8 @@ MEANINGS = {
     'unexpected end of data': 'a quotation mark is never closed'}
 
 
-def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, str]]]:
+def csv_rows(path: Path, separator: str = ',', *, used: Collection[str] | None
+             ) -> Iterator[tuple[int, dict[str, str]]]:
     r"""Yield the number of the first line and the columns of each row of a CSV file with a header.
 
     At the end, one line is printed that summarises what was read.
@@ -36,6 +37,8 @@ def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, 
         path (Path): The file, see :func:`graphattn.utils.reading.read_lines`.
         separator (str): The separator to use if several separators give the header the same number
             of columns.
+        used (collection of str, optional): The columns that the caller uses, or ``None`` for all.
+            The line names the other columns. The caller may add columns to it between rows.
 
     Raises:
         OSError: The file cannot be read.
@@ -70,7 +73,8 @@ def csv_rows(path: Path, separator: str = ',') -> Iterator[tuple[int, dict[str, 
         meaning = next((text for said, text in MEANINGS.items() if said in str(error)), error)
         raise ValueError(f'{path}, line {last + 1}: not CSV {between} ({meaning})') from error
     tell(path, f'{number_of("row", rows)} of {number_of("column", len(names))} {between}',
-         {'blank rows': blank, 'columns without a name': names.count('')})
+         {'blank rows': blank, 'columns without a name': names.count(''),
+          **unread(names, names if used is None else used)})
 
 
 def _separator(header: str, usual: str) -> str:

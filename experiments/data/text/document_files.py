@@ -21,7 +21,7 @@ from xml.parsers import expat
 import numpy as np
 from tqdm import tqdm
 
-from experiments.data.what_was_read import check_is_text, listed, number_of, readable, tell
+from experiments.data.what_was_read import check_is_text, listed, number_of, readable, tell, unread
 from graphattn.utils.reading import json_object, read_json, read_lines, read_text
 
 PARTS = ('train', 'dev', 'test')
@@ -258,7 +258,7 @@ class AmazonReviews(DocumentSource):
         return Collection(('1', '2', '3', '4', '5'), divide(reviews, self.seed))
 
     def _long_reviews(self) -> Iterator[Document]:
-        for number, row in read_json_lines(Path(self.path)):
+        for number, row in read_json_lines(Path(self.path), ('reviewText', 'overall')):
             where = f'{self.path}, line {number}'
             text, stars = row.get('reviewText'), row.get('overall')
             if not isinstance(text, str):
@@ -298,15 +298,17 @@ def divide(documents: Iterable[Document], seed: int,
     return parts
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
+def read_json_lines(path: Path, used: Collection[str]) -> Iterator[tuple[int, dict]]:
     """Yield the number and the object of each line of a ``.json`` or ``.json.gz`` file.
 
-    Blank lines are skipped. At the end, one line is printed that summarises what was read.
+    Blank lines are skipped. At the end, one line is printed that summarises what was read. The line
+    names the keys that are not in ``used``, to which the caller may add keys between lines.
 
     Raises:
         ValueError: The file cannot be read, or a line is not one JSON object in UTF-8.
     """
     rows = blank = 0
+    names: dict[str, None] = {}
     with readable(f"'path' cannot be read: {path}"):
         check_is_text(path)
         for number, line in tqdm(read_lines(path), desc=f'reading {path.name}', unit=' lines',
@@ -319,8 +321,10 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
                                  f"an array); in pandas, write lines by to_json(..., "
                                  f"orient='records', lines=True)")
             rows += 1
-            yield number, json_object(line, f'{path}, line {number}')
-        tell(path, number_of('object', rows), {'blank lines': blank})
+            row = json_object(line, f'{path}, line {number}')
+            names.update(dict.fromkeys(row))
+            yield number, row
+        tell(path, number_of('object', rows), {'blank lines': blank, **unread(names, used, 'keys')})
 
 
 class _Article(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.data.what_was_read import readable
+from experiments.data.what_was_read import number_of, readable, tell, unread
 from graphattn.utils.reading import filled_lines
 
 
@@ -92,8 +92,9 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
                   _parse_label(entries[label], task.classes, where))
     if num_rows == 0:
         raise ValueError(f"{path}: expected at least one row (got none)")
-    if num_broken:
-        print(f'{path}: skipped {num_broken} of {num_rows + num_broken} rows that lack a sentence')
+    others = unread(columns, (*task.text, task.label))
+    if num_broken or others:
+        tell(path, number_of('row', num_rows), {'rows that lack a sentence': num_broken, **others})
 
 
 def _header(lines: Iterator[tuple[int, list[str]]], path: Path) -> list[str]:

@@ -101,8 +101,8 @@ class PackageDocs(DocumentSource):
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    for number, row in read_json_lines(path):
-        for name in ('package', 'text'):
+    for number, row in read_json_lines(path, used := ('package', 'text')):
+        for name in used:
             if not isinstance(row.get(name), str):
                 raise ValueError(f"{path}, line {number}: expected a text as {name!r} (got "
                                  f"{row.get(name)!r:.60})")

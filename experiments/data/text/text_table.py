@@ -109,12 +109,13 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
     if not any(path.name.endswith((kind, f'{kind}.gz')) for kind in (*SEPARATORS, *JSON)):
         raise ValueError(f"'path' must be a table with a suffix {', '.join((*SEPARATORS, *JSON))}, "
                          f"optionally followed by .gz (got {path})")
-    number = 0
+    number, used = 0, set()
     is_json = path.name.removesuffix('.gz').endswith(JSON)
-    for number, row in read_json_lines(path) if is_json else _csv_rows(path):
+    for number, row in read_json_lines(path, used) if is_json else _csv_rows(path, used):
         where = f'{path}, line {number}'
         if columns is None:
             columns = next((names for names in DEFAULTS if set(names) <= row.keys()), DEFAULTS[0])
+        used.update((*columns, *([] if label is None else [label])))
         for name in (*columns, *([] if label is None else [label])):
             if name not in row:
                 raise ValueError(f"{where}: expected the column {name!r:.60} (got "
@@ -126,10 +127,10 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
         raise ValueError(f"{path}: expected at least one text (got none)")
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _csv_rows(path: Path, used: set[str]) -> Iterator[tuple[int, dict[str, str]]]:
     kind = Path(path.name.removesuffix('.gz')).suffix
     with readable(f"'path' cannot be read: {path}"):
-        yield from csv_rows(path, SEPARATORS[kind])
+        yield from csv_rows(path, SEPARATORS[kind], used=used)
 
 
 def _documents(rows: list[Row], path: Path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from experiments.data.what_was_read import number_of, tell
 from graphattn.utils.reading import read_text
 
 if TYPE_CHECKING:
@@ -137,8 +139,8 @@ def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a tokenizer from a tokenizer.json, or a lower-casing WordPiece tokenizer from a
-    vocab.txt.
+    """Load a tokenizer from a tokenizer.json, or a WordPiece tokenizer from a vocab.txt. It keeps
+    capitals and accents if tokens of the vocab.txt have some, and prints that it does.
 
     Raises:
         ValueError: The file cannot be read, lacks a special token, or has gaps in its ids.
@@ -149,8 +151,12 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     path = Path(path)
     try:
         if path.suffix == '.txt':
-            tokenizer = Tokenizer(WordPiece(_read_vocabulary(path), unk_token='[UNK]'))
-            _process_as_bert(tokenizer)
+            words = _read_vocabulary(path)
+            tokenizer = Tokenizer(WordPiece(words, unk_token='[UNK]'))
+            _process_as_bert(tokenizer, kept := _kept_in(words))
+            _tell_once(path, f'{number_of("token", len(words))}; texts '
+                             f'{"keep" if kept else "are lower-cased, without"} '
+                             f'{" and ".join(kept or ("accents",))}')
         else:
             tokenizer = Tokenizer.from_str(read_text(path))
         ids = set(tokenizer.get_vocab().values())
@@ -223,12 +229,29 @@ def framed(texts: list[list[int]], special: SpecialTokens) -> np.ndarray:
                     dtype=np.int32)
 
 
-def _process_as_bert(tokenizer: Tokenizer) -> None:
+@cache
+def _tell_once(path: Path, read: str) -> None:
+    tell(path, read, {})  # a run loads its tokenizer several times
+
+
+def _kept_in(words: Iterable[str]) -> tuple[str, ...]:
+    """Return whether a vocabulary has ``capitals`` and ``accents``, which its texts then keep."""
+    from tokenizers.normalizers import NFD, Sequence, StripAccents
+
+    plain = [word for word in words if not (word.startswith('[') and word.endswith(']'))]
+    strip = Sequence([NFD(), StripAccents()]).normalize_str
+    changed = {'capitals': str.lower, 'accents': strip}
+    return tuple(name for name, change in changed.items()
+                 if any(change(word) != word for word in plain))
+
+
+def _process_as_bert(tokenizer: Tokenizer, kept: tuple[str, ...] = ()) -> None:
     from tokenizers.decoders import WordPiece
     from tokenizers.normalizers import BertNormalizer
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
-    tokenizer.normalizer = BertNormalizer(lowercase=True)
+    tokenizer.normalizer = BertNormalizer(lowercase='capitals' not in kept,
+                                          strip_accents='accents' not in kept)
     tokenizer.pre_tokenizer = BertPreTokenizer()
     tokenizer.decoder = WordPiece()
 

@@ -44,7 +44,8 @@ READ = {  # what is written, and the end of the line that says what was read
     'numbers of rows, as pandas': (
         'a.csv', ',text,label\n0,"rain, snow",1\n1,"a ""b""\nc",2\n',
         'left out: columns without a name: 1'),
-    'other columns': ('a.csv', 'id,label,text\n7,1,"rain, snow"\n8,2,"a ""b""\nc"\n', '3 columns'),
+    'other columns': ('a.csv', 'id,label,text\n7,1,"rain, snow"\n8,2,"a ""b""\nc"\n',
+                      "3 columns between commas; left out: columns 'id': 1"),
     'objects': ('a.jsonl', OBJECTS, '2 objects'),
     'objects and blank lines': ('a.json', OBJECTS.replace('}\n', '}\n\n'),
                                 '2 objects; left out: blank lines: 2'),

@@ -29,3 +29,8 @@ def test_heads_of_learned_masks_by_their_values(places):
         for mask in masks:
             mask.logit[0], mask.logit[1] = -1., torch.arange(-5., 1)[:mask.logit.size(1)] + 0.5
     assert heads_without_edges(model, density) == places
+
+
+def test_heads_of_a_layer_are_judged_by_the_source_of_this_layer():
+    model = Encoder(['SlidingWindow(1)', BlockModelSource(2, 4, 4, exploration=0.1)], **SIZES)
+    assert heads_without_edges(model, DENSITY) == ['layer1/head0', 'layer1/head1']

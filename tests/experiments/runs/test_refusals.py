@@ -146,8 +146,8 @@ REFUSED = {
         lambda place: place.study.trained('run', *place.options, LR)),
     'predicted with no such class': (damaged('config.yaml'), lambda place: predict.predict(
         str(place.run), str(place.data), str(place.run / 'summary.json'))),
-    'an analysis of what does not sample': (as_before, lambda place: spectrum(
-        ['--checkpoint', place.last, '--out', str(place.run)])),
+    'an analysis of no example': (as_before, lambda place: spectrum(
+        ['--checkpoint', place.last, '--example', '100000', '--out', str(place.run)])),
     'at work': (as_before, lambda place: at_work(place)),
 }
 

@@ -1,0 +1,171 @@
+"""Whatever an input has and a reader does not know is used, refused by name, or named in the line
+that says what was read."""
+
+import json
+from contextlib import suppress
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from experiments.data.graph_tables import own_graphs
+from experiments.data.hetero_graphs import homogeneous
+from experiments.data.text.choice_files import Swag
+from experiments.data.text.document_files import AmazonReviews
+from experiments.data.text.glue_files import TASKS, read_rows
+from experiments.data.text.package_docs import PackageDocs
+from experiments.data.text.text_table import read_texts
+from experiments.data.text.tokenizer import NAMES, load_tokenizer
+from experiments.data.token_files import read_tokens
+
+
+def texts(path):
+    return list(read_texts(path, label='label'))
+
+
+def unlabelled(path):
+    return list(read_texts(path))
+
+
+def table(*lines):
+    return lambda path: path.write_text('\n'.join(lines) + '\n')
+
+
+def objects(**row):
+    return lambda path: path.write_text(json.dumps(row) + '\n')
+
+
+NODES = {'node': 'abcdef', 'label': '010101'}
+EDGES = {'source': 'abc', 'target': 'bcd'}
+GRAPHS = {'graph': '123456', 'label': '010101'}
+
+
+def rows(columns):
+    return '\n'.join(','.join(row) for row in [columns, *zip(*columns.values())]) + '\n'
+
+
+def folder(nodes=NODES, edges=EDGES, graphs=None):
+    def write(path):
+        path.mkdir()
+        for name, columns in (('nodes', nodes), ('edges', edges), ('graphs', graphs)):
+            if columns is not None:
+                (path / f'{name}.csv').write_text(rows(columns))
+    return write
+
+
+OF_GRAPHS = {'graph': '123456', 'node': 'aaaaaa'}
+ALONE = {'graph': '1', 'source': 'a', 'target': 'a'}
+
+
+def graphml(**others):
+    def write(path):
+        graph = nx.path_graph(6)
+        nx.set_node_attributes(graph, {node: {'label': str(node % 2), **others.get('node', {})}
+                                       for node in graph})
+        nx.set_edge_attributes(graph, {edge: others.get('edge', {}) for edge in graph.edges})
+        graph.graph |= others.get('graph', {})
+        nx.write_graphml(graph, path)
+    return write
+
+
+def data(path):
+    torch.save([Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([i]),
+                     zzz=torch.ones(2)) for i in range(6)], path)
+
+
+def documents(path):
+    with suppress(ValueError):  # they are too few
+        PackageDocs(str(path.parent)).read()
+
+
+# What is written, its reader, a word that the reader does not know, and whether it is then used as
+# a feature, refused by name, or named in the line.
+INPUTS = {
+    'a column': ('a.csv', table('text,label,zzz', 'a,0,x'), texts, 'zzz', 'named'),
+    'a column of tabs': ('a.tsv', table('text\tlabel\tzzz', 'a\t0\tx'), texts, 'zzz', 'named'),
+    'labels, which predictions do not need': ('a.csv', table('text,label', 'a,0'), unlabelled,
+                                              'label', 'named'),
+    'a key of one of several lines': (
+        'a.jsonl', table('{"text": "a", "label": 0}', '{"text": "a", "label": 0, "zzz": 1}'),
+        texts, 'zzz', 'named'),
+    'a key of reviews': (
+        'a.json', objects(reviewText='a ' * 9, overall=1, zzz=1),
+        lambda path: AmazonReviews(str(path), longer_than=1, num_sampled=1).read(), 'zzz', 'named'),
+    'a key of documents': ('documents.json', objects(package='a', text='b', zzz=1), documents,
+                           'zzz', 'named'),
+    'a column of SWAG': ('a.csv', table(
+        'sent1,sent2,ending0,ending1,ending2,ending3,label,zzz', 'a,b,c,d,e,f,0,x'),
+        lambda path: Swag(str(path), str(path)).read(), 'zzz', 'named'),
+    'a column of GLUE': ('a.tsv', table('sentence\tlabel\tzzz', 'a b\t0\tx'),
+                         lambda path: list(read_rows(path, TASKS['SST-2'])), 'zzz', 'named'),
+    'an array beside tokens': ('a.npz', lambda path: np.savez(
+        path, tokens=np.ones((2, 3), int), label=np.ones(2, int), zzz=np.ones(3)), read_tokens,
+        'zzz', 'named'),
+    'a column of nodes': ('a', folder({**NODES, 'zzz': '123456'}), own_graphs, 'zzz', 'used'),
+    'texts of nodes': ('a', folder({**NODES, 'zzz': 'uvwxyz'}), own_graphs, 'zzz', 'refused'),
+    'a column of edges': ('a', folder(edges={**EDGES, 'zzz': '123'}), own_graphs, 'zzz', 'used'),
+    'labels of edges': ('a', folder(edges={**EDGES, 'label': '123'}), own_graphs, 'label', 'used'),
+    'parts of edges': ('a', folder(edges={**EDGES, 'part': 'uvw'}), own_graphs, 'part', 'refused'),
+    'labels of nodes beside graphs': (
+        'a', folder({**OF_GRAPHS, 'label': '234567'}, ALONE, GRAPHS), own_graphs, 'label', 'used'),
+    'parts of nodes beside graphs': (
+        'a', folder({**OF_GRAPHS, 'part': 'uvwxyz'}, ALONE, GRAPHS), own_graphs, 'part', 'refused'),
+    'ends as a column of nodes': ('a', folder({**NODES, 'target': '123456'}), own_graphs, 'target',
+                                  'used'),
+    'nodes as a column of edges': ('a', folder(edges={**EDGES, 'node': '123'}), own_graphs, 'node',
+                                   'used'),
+    'a column of graphs': ('a', folder(OF_GRAPHS, ALONE, {**GRAPHS, 'zzz': '123456'}), own_graphs,
+                           'zzz', 'named'),
+    'an attribute of nodes': ('a.graphml', graphml(node={'zzz': 2.}), own_graphs, 'zzz', 'used'),
+    'an attribute of edges': ('a.graphml', graphml(edge={'label': 2.}), own_graphs, 'label',
+                              'used'),
+    'a word of tables at nodes': ('a.graphml', graphml(node={'graph': 'x'}), own_graphs, 'graph',
+                                  'refused'),
+    'a word of tables at edges': ('a.graphml', graphml(edge={'target': 1.}), own_graphs, 'target',
+                                  'refused'),
+    'an attribute of the graph': ('a.graphml', graphml(graph={'zzz': 1.}), own_graphs, 'zzz',
+                                  'named'),
+    'an attribute of Data': ('a.pt', data, own_graphs, 'zzz', 'named')}
+
+
+@pytest.mark.parametrize('name', INPUTS)
+def test_nothing_vanishes_without_a_word(name, tmp_path, capsys):
+    file, write, read, word, how = INPUTS[name]
+    write(tmp_path / file)
+    try:
+        found = read(tmp_path / file)
+    except ValueError as error:
+        assert how == 'refused' and word in str(error)
+        return
+    printed = capsys.readouterr().out
+    assert how != 'refused'
+    if how == 'named':
+        assert repr(word) in printed.partition('left out')[2]
+    else:
+        assert repr(word) in printed.partition('features of')[2]
+        assert any(float(graph[kind].max()) > 1 for graph in found.graphs
+                   for kind in ('x', 'edge_attr') if kind in graph)
+
+
+def test_what_a_heterogeneous_graph_loses_is_named():
+    graph = HeteroData()
+    graph['paper'].x, graph['paper'].y = torch.ones(2, 1), torch.tensor([0, 1])
+    graph['paper'].year = torch.ones(2)
+    graph['paper', 'cites', 'paper'].edge_index = torch.tensor([[0], [1]])
+    graph['paper', 'cites', 'paper'].edge_attr = torch.ones(1, 1)
+    with pytest.warns(UserWarning, match='left out.*: year of paper, edge_attr of cites'):
+        homogeneous(graph)
+
+
+@pytest.mark.parametrize('words, text, tokens, said', [
+    (['paris', 'cafe'], 'Paris Café', ['paris', 'cafe'], 'are lower-cased, without accents'),
+    (['Paris', 'café'], 'Paris café', ['Paris', 'café'], 'keep capitals and accents'),
+    (['Paris', 'cafe'], 'Paris café', ['Paris', 'cafe'], 'keep capitals'),
+    (['paris', 'café'], 'Paris café', ['paris', 'café'], 'keep accents')])
+def test_capitals_and_accents_of_a_vocabulary_are_kept(words, text, tokens, said, tmp_path, capsys):
+    path = tmp_path / 'vocab.txt'
+    path.write_text('\n'.join([*NAMES, '[unused1]', *words]) + '\n')
+    assert load_tokenizer(path).encode(text).tokens == ['[CLS]', *tokens, '[SEP]']
+    assert capsys.readouterr().out == f'{path}: 8 tokens; texts {said}\n'
