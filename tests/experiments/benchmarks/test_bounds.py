@@ -9,7 +9,8 @@ bounds = pytest.importorskip('experiments.benchmarks.bounds', exc_type=ImportErr
 
 @pytest.mark.parametrize('name', bounds.MAX)
 def test_what_takes_more_than_it_may_ends_the_command(name, tmp_path, monkeypatch):
-    launch = SimpleNamespace(source=lambda: SimpleNamespace(hash=lambda: 'one'), options=dict(num_warps=1))
+    launch = SimpleNamespace(source=lambda: SimpleNamespace(hash=lambda: 'one'),
+                             options=dict(num_warps=1))
     own = {'kernel': 'sum_of_rows', **bounds.MAX}
     monkeypatch.setattr(bounds, 'environment_compiles', lambda: True)
     monkeypatch.setattr(bounds, 'started', lambda *setting: [launch])
