@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 MANY = 10  # parameters
 # The parameters of compiled loops and of operators' implementations, fake ones too, are given.
@@ -64,7 +67,71 @@ def name_of(decorator: ast.expr) -> str:
     return decorator.attr if isinstance(decorator, ast.Attribute) else decorator.id
 
 
+class Documented(NamedTuple):
+    """A class, function or method of graphattn."""
+
+    path: Path
+    name: str  # with the names around it
+    kind: str  # 'public' if it is on the pages of docs/reference.md, else 'private' or 'internal'
+    is_function: bool
+    lines: int  # of its docstring, 0 if it has none
+
+
+def documented(root: Path) -> list[Documented]:
+    public = names_on_pages(root)
+    return [each for path in sorted(root.glob('graphattn/**/*.py'))
+            for each in _documented_in(path, ast.parse(path.read_text()), (), public)]
+
+
+def names_on_pages(root: Path) -> set[tuple[str, str]]:
+    """Return the module and name of each object on the pages of docs/reference.md."""
+    modules = re.findall(r'automodule:: (\S+)', (root / 'docs/reference.md').read_text())
+    found = set()
+    for module in map(import_module, modules):
+        names = getattr(module, '__all__', [name for name in vars(module) if name[0] != '_'])
+        for value in (getattr(module, name) for name in names):
+            members = [x for base in value.__mro__ for x in vars(base).values()] if isinstance(
+                value, type) else []
+            for each in (value, *members):  # methods may be functions of other modules
+                each = getattr(each, '__func__', getattr(each, 'fget', each))
+                found.add((getattr(each, '__module__', ''), getattr(each, '__qualname__', '')))
+    return found
+
+
+def _documented_in(path: Path, tree: ast.AST, around: tuple[str, ...],
+                   public: set[tuple[str, str]]) -> Iterator[Documented]:
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from _documented_in(path, node, around, public)
+            continue
+        names = (*around, node.name)
+        module = '.'.join(('graphattn', *path.with_suffix('').parts[
+            path.parts.index('graphattn') + 1:])).removesuffix('.__init__')
+        has_underscore = any(name[0] == '_' and not name.endswith('__') for name in names)
+        is_public = (module, names[0]) in public and not has_underscore
+        kind = 'public' if is_public else 'private' if has_underscore else 'internal'
+        yield Documented(path, '.'.join(names), kind, isinstance(node, ast.FunctionDef),
+                         len((ast.get_docstring(node) or '').splitlines()))
+        yield from _documented_in(path, node, names, public)
+
+
+def docstring_counts(root: Path) -> dict[str, float]:
+    """Return figures of docstrings: lines of all, the share of private functions that have one,
+    and mean lines of those that have one."""
+    each = documented(root)
+
+    def mean(kind: str) -> float:
+        lines = [x.lines for x in each if x.kind == kind and x.lines]
+        return sum(lines) / len(lines)
+
+    private = [x.lines > 0 for x in each if x.kind == 'private' and x.is_function]
+    return {'lines of docstrings': sum(x.lines for x in each),
+            'private functions with one': sum(private) / len(private),
+            'mean lines, private': mean('private'), 'mean lines, internal': mean('internal'),
+            'mean lines, public': mean('public')}
+
+
 if __name__ == '__main__':
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent)
-    for what, number in counts(root).items():
-        print(f'{number:>7,}  {what}')
+    for what, number in (counts(root) | docstring_counts(root)).items():
+        print(f'{number:>7,.{2 * isinstance(number, float)}f}  {what}')
