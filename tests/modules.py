@@ -140,7 +140,6 @@ CASES = {
     'fixed': Case(lambda: attention(block_model(fixed='SlidingWindow(1)')), X, 14),
     'diagonals': Case(lambda: attention(mask()), X, 3),
     'pairs': Case(lambda: attention(mask(mode='dam_unstructured')), X, 6),
-    'symmetric pairs': Case(lambda: attention(mask(mode='dam_unstructured', symmetric=True)), X, 6),
     'relaxed mask': Case(lambda: attention(mask(hard=False)), X, 2),
     'soft mask': Case(lambda: attention(mask(mode='soft')), X, 2),
     'edges of the data': Case(AlongEdges, (*X, 'edges'), 11),

@@ -16,7 +16,7 @@ from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from graphattn.graphs.cache import GRAPHS
 from graphattn.graphs.from_pyg import sort_edges
-from graphattn.graphs.pair_layout import FreeLayout, SymmetricLayout
+from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import GraphAttention, GraphTransformerConv
 from graphattn.patterns import RandomKeys, SlidingWindow
@@ -285,8 +285,8 @@ ANSWERS = {
     'pair mask': Answer(pair_mask, lambda mask, length: mask.dense(length).tolist(), {
         'length': set_to('length', 3),
         'layout': lambda inputs: (
-            setattr(inputs['mask'], 'layout', SymmetricLayout(4, False)),
-            setattr(inputs['mask'], 'values', inputs['mask'].values[:, :10])),
+            setattr(inputs['mask'], 'layout', DiagonalLayout(4, False)),
+            setattr(inputs['mask'], 'values', inputs['mask'].values[:, :4])),
         'values': lambda inputs: setattr(inputs['mask'], 'values', inputs['mask'].values / 2)}),
     'learned mask': Answer(learned_mask, ask_learned_mask, {
         'length': set_to('length', 5),

@@ -8,7 +8,6 @@ import math
 import operator
 import pickle
 import random
-import sys
 from itertools import accumulate
 
 import networkx as nx
@@ -829,31 +828,10 @@ def test_nearby_order_finds_a_shuffled_band_in_each_segment():
     assert (nearby.query - nearby.key).abs().max() <= 4
 
 
-def test_parts_are_clusters_of_about_as_many_edges():
-    pytest.importorskip('pymetis')
-    order = torch.randperm(80, generator=torch.Generator().manual_seed(0))
-    clusters = BipartiteGraph.batch([patterns.Full().build(20)] * 4)
-    graph = BipartiteGraph(clusters.edge_index, 80).reorder(order)
-    found = graph.reorder(graph.nearby_order(parts=4))
-    assert found == BipartiteGraph(clusters.edge_index, 80)
-
-
-def test_parts_need_pymetis_and_a_number(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'pymetis', None)
-    graph = patterns.SlidingWindow(1).build(5)
-    with pytest.raises(ImportError, match="'parts'.*pymetis: pip install 'graphattn"):
-        graph.nearby_order(parts=2)
-    with pytest.raises(ValueError, match="'parts'"):
-        graph.nearby_order(parts=0)
-
-
-@pytest.mark.parametrize('parts', [None, 3])
 @pytest.mark.parametrize('name', [name for name in GRAPHS if GRAPHS[name]().is_square])
-def test_nearby_order_holds_each_token_once_in_its_segment(name, parts):
-    if parts is not None:
-        pytest.importorskip('pymetis')
+def test_nearby_order_holds_each_token_once_in_its_segment(name):
     graph = GRAPHS[name]()
-    order = graph.nearby_order(parts)
+    order = graph.nearby_order()
     assert torch.equal(order.sort().values, torch.arange(graph.num_queries))
     assert graph.reorder(order).num_edges == graph.num_edges  # which refuses others
 

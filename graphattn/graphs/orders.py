@@ -9,14 +9,14 @@ import torch
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
-from graphattn._checks import check_order, check_size, check_square
+from graphattn._checks import check_order, check_square
 from graphattn.graphs.pairs import number_pairs, rows_of_pairs
 
 if TYPE_CHECKING:
     from graphattn.graphs.graph import BipartiteGraph
 
 
-def nearby_order(self: BipartiteGraph, parts: int | None = None) -> Tensor:
+def nearby_order(self: BipartiteGraph) -> Tensor:
     """Return an order of the tokens that places neighbours close together, int64 ``[num_queries]``.
 
     It is the reverse Cuthill-McKee order within each segment, computed in O(edges). The graph must
@@ -24,20 +24,7 @@ def nearby_order(self: BipartiteGraph, parts: int | None = None) -> Tensor:
 
     Kernels are faster if consecutive queries share keys in the cache of the processor. For a band,
     and for clusters with few edges between them, such an order exists; for uniformly random edges,
-    none exists. ``python -m experiments.benchmarks.ordering`` measures the gain.
-
-    Args:
-        parts (int, optional): Number of parts into which METIS divides the graph. Parts have about
-            the same number of edges, and few edges join different parts. The tokens of a part are
-            then placed together, so that processes that hold one part each
-            (:func:`graphattn.distributed.share`) send one another few rows. Needs
-            ``pip install 'graphattn[metis]'``.
-
-    Raises:
-        ImportError: ``parts`` is given, and pymetis is not installed.
-
-    Source: Karypis and Kumar, A fast and high quality multilevel scheme for partitioning irregular
-    graphs (1998), for parts.
+    none exists.
 
     Example:
         >>> import torch
@@ -52,33 +39,12 @@ def nearby_order(self: BipartiteGraph, parts: int | None = None) -> Tensor:
         >>> back = nearby[order.argsort()]
     """
     check_square(self, 'nearby_order')
-    if parts is not None:
-        check_size('parts', parts, 1, max(1, self.num_queries))
     if self.num_keys == 0:  # scipy fails then
         return torch.empty(0, dtype=torch.long, device=self.device)
     found = reverse_cuthill_mckee(self.to_scipy(), symmetric_mode=False)
     order = torch.from_numpy(found.astype(np.int64)).to(self.device)
-    if parts is not None:
-        part = _parts(self, parts).to(self.device)
-        order = order[part[order].argsort(stable=True)]
     segment = torch.repeat_interleave(self.segments.query_ptr.diff())
     return order[segment[order].argsort(stable=True)]
-
-
-def _parts(graph: BipartiteGraph, parts: int) -> Tensor:
-    """Cut the tokens of a graph into ``parts`` sets of similar numbers of edges, so that few edges
-    join different sets (METIS). Return the index of the set of each token, int64
-    ``[num_queries]``."""
-    try:
-        from pymetis import CSRAdjacency, part_graph
-    except ImportError as error:
-        raise ImportError("'parts' needs the package pymetis: pip install "
-                          "'graphattn[metis]'") from error
-    near = graph.without_self_loops()
-    indptr, key = ((near | near.transpose()).to('cpu')).csr  # METIS takes symmetric graphs
-    weight = graph.in_degree().clamp(min=1).tolist()
-    _, part = part_graph(parts, CSRAdjacency(indptr.numpy(), key.long().numpy()), vweights=weight)
-    return torch.tensor(part)
 
 
 def reorder(self: BipartiteGraph, query_order: Tensor,

@@ -193,29 +193,6 @@ class FreeLayout(PairLayout):
 
 
 @dataclass(frozen=True)
-class SymmetricLayout(PairLayout):
-    """Layout in which pairs (i, j) and (j, i) share a value (SparseBERT, Sec. 3.1).
-
-    Args are those of :class:`PairLayout`.
-    """
-
-    @property
-    def num_values(self) -> int:
-        return self._inner_size * (self._inner_size + 1) // 2
-
-    def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        query, key = self._inside(query, length), self._inside(key, length)
-        row, column = torch.maximum(query, key), torch.minimum(query, key)
-        return row * (row + 1) // 2 + column
-
-    def _inner_multiplicity(self, device: torch.device) -> Tensor:
-        row = torch.arange(self._inner_size, device=device)
-        num_pairs = torch.full((self.num_values,), 2, device=device)
-        num_pairs[row * (row + 3) // 2] = 1  # the diagonal, at the end of a row
-        return num_pairs
-
-
-@dataclass(frozen=True)
 class DiagonalLayout(PairLayout):
     r"""Layout in which all pairs at the same distance :math:`|i - j|` share a value: SparseBERT's
     structured masks.
@@ -337,4 +314,4 @@ class DiagonalLayout(PairLayout):
         return (self._inner_size - distance) * torch.where(distance == 0, 1, 2)
 
 
-LAYOUTS = {layout.__name__: layout for layout in (FreeLayout, SymmetricLayout, DiagonalLayout)}
+LAYOUTS = {layout.__name__: layout for layout in (FreeLayout, DiagonalLayout)}

@@ -34,11 +34,10 @@ from graphattn.sources.base import GraphSource
 from graphattn.sources.block_model import BlockModelSource
 from graphattn.sources.content_clusters import ContentClusterSource
 from graphattn.sources.head_clusters import ClusterKeys, HeadClusters
-from graphattn.sources.hop_mask import HopMaskSource
 from graphattn.sources.learned_mask import LearnedMaskSource
 from graphattn.sources.pattern_source import PatternSource
 from graphattn.sources.structure_source import StructureSource
 
 __all__ = ['BlockModelSource', 'ClusterKeys', 'ContentClusterSource', 'GraphSource',
-           'HeadClusters', 'HopMaskSource', 'LearnedMaskSource', 'PatternSource',
+           'HeadClusters', 'LearnedMaskSource', 'PatternSource',
            'StructureSource', 'as_source']

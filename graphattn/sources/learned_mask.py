@@ -18,7 +18,7 @@ from graphattn._checks import (
 )
 from graphattn._tensors import cache_host_copies, host_copy, outside_transforms, unwrap
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
+from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.patterns import Mask
 from graphattn.shard import Shard
@@ -83,8 +83,6 @@ class LearnedMaskSource(GraphSource):
         mode (str): ``'dam_structured'``: all pairs of one distance share a value, so there are n -
             2 values inside the border. ``'dam_unstructured'`` and ``'soft'``: each pair has its own
             value.
-        symmetric (bool): Whether pairs (i, j) and (j, i) share a value. In structured masks these
-            pairs always share a value.
         border (bool, optional): Whether the first and last row and column are always on. If
             omitted, this border is on only in structured masks, as in Sec. 4.1.
         temperature (float): :math:`\tau` of the Gumbel-sigmoid.
@@ -123,7 +121,6 @@ class LearnedMaskSource(GraphSource):
         size: int,
         *,
         mode: Literal['dam_structured', 'dam_unstructured', 'soft'] = 'dam_structured',
-        symmetric: bool = False,
         border: bool | None = None,
         temperature: float = 1.,
         hard: bool = True,
@@ -133,13 +130,13 @@ class LearnedMaskSource(GraphSource):
         super().__init__()
         check_sides(heads=heads)
         check_choice('mode', mode, _MODES)
-        check_bool(symmetric=symmetric, hard=hard)
+        check_bool(hard=hard)
         for name, number in (('temperature', temperature), ('logit_drop', logit_drop)):
             check_number(name, number, 'positive and finite')
         check_number('init_std', init_std, 'finite and not negative')
         self.heads, self.mode, self.temperature = heads, mode, temperature
         self.hard, self.logit_drop, self.init_std = hard, logit_drop, init_std
-        self.layout = _layout(size, mode, symmetric, border)
+        self.layout = _layout(size, mode, border)
         if self.layout.num_values > MAX_SIDE:
             raise ValueError(f"'size' must be smaller in mode {mode!r}, because the mask has "
                              f"{self.layout.num_values} values to learn, which do not fit into "
@@ -151,9 +148,8 @@ class LearnedMaskSource(GraphSource):
 
     def arguments(self) -> dict[str, Any]:
         return {'heads': self.heads, 'size': self.layout.size, 'mode': self.mode,
-                'symmetric': not isinstance(self.layout, FreeLayout), 'border': self.layout.border,
-                'temperature': self.temperature, 'hard': self.hard, 'logit_drop': self.logit_drop,
-                'init_std': self.init_std}
+                'border': self.layout.border, 'temperature': self.temperature, 'hard': self.hard,
+                'logit_drop': self.logit_drop, 'init_std': self.init_std}
 
     def reset_parameters(self) -> None:
         """Draw the logits of all mask values from a normal distribution."""
@@ -304,9 +300,7 @@ def _is_same(tensor: Tensor, other: Tensor) -> bool:
     return tensor.device == other.device and torch.equal(tensor, other)
 
 
-def _layout(size: int, mode: str, symmetric: bool, border: bool | None) -> PairLayout:
+def _layout(size: int, mode: str, border: bool | None) -> PairLayout:
     is_structured = mode == 'dam_structured'
     border = is_structured if border is None else border
-    if is_structured:
-        return DiagonalLayout(size, border)
-    return SymmetricLayout(size, border) if symmetric else FreeLayout(size, border)
+    return (DiagonalLayout if is_structured else FreeLayout)(size, border)

@@ -12,7 +12,7 @@ from torch_geometric.utils import to_undirected
 
 from graphattn.layers import GraphAttention
 from graphattn.models import GraphTransformer
-from graphattn.sources import BlockModelSource, HopMaskSource, LearnedMaskSource
+from graphattn.sources import BlockModelSource, LearnedMaskSource
 from tests.pairwise import pairwise
 
 SOURCES = {'full': dict(source='Full()'),
@@ -20,7 +20,7 @@ SOURCES = {'full': dict(source='Full()'),
            'block model': dict(source=BlockModelSource(2, 4, 4)),
            'block model and edges': dict(source=BlockModelSource(2, 4, 4), joins_edges=True),
            'of each layer': dict(source=['Full()', BlockModelSource(2, 4, 4)], joins_edges=True),
-           'hop mask': dict(source=HopMaskSource(2, 3), joins_edges=True), 'none': {}}
+           'none': {}}
 
 
 def graph(num_nodes: int, seed: int = 0) -> Data:

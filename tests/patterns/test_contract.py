@@ -11,7 +11,7 @@ import torch
 
 from graphattn import BipartiteGraph, patterns
 from graphattn.graphs import pairs
-from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, SymmetricLayout
+from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout
 from graphattn.patterns import *  # noqa: F403 - so that eval reads a repr
 from graphattn.patterns.base import Union
 
@@ -91,7 +91,6 @@ def boxed(window: int, shift: int = 0) -> Callable[[int, int, int], bool]:
 
 
 EVEN_PRODUCTS = ''.join('01'[i * j % 2 == 0] for i in range(16) for j in range(16))
-EVEN_PRODUCTS_INSIDE = ''.join('01'[i * j % 2 == 0] for i in range(1, 15) for j in range(1, i + 1))
 
 P = patterns
 CASES = [
@@ -122,8 +121,6 @@ CASES = [
     Case(P.Cropped(P.LogSparse() - P.Causal(), 17), lambda i, j, n: j - i in (1, 2, 4, 8, 16),
          per_query=15, large=P.Cropped(P.LogSparse() - P.Causal(), MANY)),
     Case(P.Mask(FreeLayout(16), EVEN_PRODUCTS), is_even_product, most=16, is_square=True),
-    Case(P.Mask(SymmetricLayout(16, border=True), EVEN_PRODUCTS_INSIDE),
-         lambda i, j, n: {i, j} & {0, n - 1} or is_even_product(i, j, n), most=16, is_square=True),
     Case(P.Mask(DiagonalLayout(6), '0101'),
          lambda i, j, n: {i, j} & {0, n - 1} or abs(i - j) in (1, 3), is_square=True, per_query=8),
     Case(P.Mask(DiagonalLayout(4, border=False), '1001'), lambda i, j, n: abs(i - j) in (0, 3),

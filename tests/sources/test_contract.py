@@ -84,7 +84,7 @@ def as_graph(edges, ptr):
 
 
 def test_every_source_is_tested():
-    with_edges_of_one_batch = {'StructureSource', 'HopMaskSource'}  # which has tests of its own
+    with_edges_of_one_batch = {'StructureSource'}  # which has tests of its own
     assert {name.split()[0] for name in SOURCES} == (
         {each for each in sources.__all__ if each.endswith('Source')} - {'GraphSource'}
         - with_edges_of_one_batch)
@@ -435,8 +435,6 @@ def test_edges_of_a_batch_are_not_saved():
     edges = torch.tensor([[0, 1], [1, 0]])
     with pytest.raises(ValueError, match="save its 'source'"):
         (PatternSource('star') | edges).arguments()
-    source = sources.HopMaskSource(2, 3)
-    assert (source | edges).arguments() == source.arguments()
 
 
 def test_the_causal_form_of_a_block_model_is_not_saved():

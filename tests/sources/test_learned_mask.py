@@ -136,7 +136,7 @@ def test_the_slope_in_the_docstring():
 
 @pytest.mark.parametrize('options', [dict(mode='soft'), dict(hard=False, temperature=0.7),
                                      dict(mode='dam_unstructured', hard=False),
-                                     dict(mode='soft', symmetric=True, border=True)], ids=str)
+                                     dict(mode='soft', border=True)], ids=str)
 def test_gradient_of_soft_masks_equals_the_gradient_of_attention(options):
     torch.manual_seed(0)
     source = LearnedMaskSource(2, 8, init_std=1., logit_drop=4., **options).double()
@@ -149,15 +149,6 @@ def test_gradient_of_soft_masks_equals_the_gradient_of_attention(options):
 
     logit = source.logit.detach().requires_grad_()
     assert torch.autograd.gradcheck(attend, (logit, query.requires_grad_()), fast_mode=True)
-
-
-@pytest.mark.parametrize('mode', ['soft', 'dam_unstructured'])
-def test_symmetric_masks_share_value_and_noise(mode):
-    source = LearnedMaskSource(3, 9, mode=mode, symmetric=True, init_std=2.)
-    mask = dense(source, 9)
-    assert torch.equal(mask, mask.transpose(1, 2))
-    assert not torch.equal(mask, mask[:, :1].expand_as(mask))
-    assert source.logit.shape == (3, 45)
 
 
 @pytest.mark.parametrize('hard', [True, False])
@@ -173,7 +164,7 @@ def test_structured_masks_share_value_and_noise_along_diagonals(hard):
 
 
 @pytest.mark.parametrize('options', [dict(), dict(mode='dam_unstructured', border=True),
-                                     dict(mode='soft', border=True, symmetric=True)], ids=str)
+                                     dict(mode='soft', border=True)], ids=str)
 def test_each_sequence_has_its_own_border(options):
     source = LearnedMaskSource(2, 9, **options)
     with torch.no_grad():
@@ -226,7 +217,7 @@ def test_probability_is_the_relative_frequency_of_samples():
 
 
 @pytest.mark.parametrize('options', [dict(), dict(mode='dam_unstructured'),
-                                     dict(mode='soft', symmetric=True)], ids=str)
+                                     dict(mode='soft')], ids=str)
 @pytest.mark.parametrize('sparsity', [0., 0.3, 0.5, 0.6])
 def test_top_k_keeps_the_most_probable_pairs_and_as_many_as_fit(options, sparsity):
     torch.manual_seed(0)

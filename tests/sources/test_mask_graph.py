@@ -12,15 +12,14 @@ from torch import Tensor
 
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention, pair_attention
-from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout, SymmetricLayout
+from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import GraphAttention, fold_heads, unfold_heads
 from graphattn.sources import LearnedMaskSource
 from graphattn.sources.mask_graph import MaskGraph
 
 PTR = torch.tensor([0, 9, 13, 13, 14, 16, 23, 32])
-MODES = {'free': dict(mode='dam_unstructured'), 'structured': dict(mode='dam_structured'),
-         'symmetric': dict(mode='dam_unstructured', symmetric=True)}
+MODES = {'free': dict(mode='dam_unstructured'), 'structured': dict(mode='dam_structured')}
 
 
 def tokens(num_tokens: int = 32) -> Tensor:
@@ -112,7 +111,7 @@ def test_a_layer_learns_the_same_mask_as_in_the_dense_form(hops):
                                                      retain_graph=True) for y in (out, expected)))
 
 
-LAYOUTS = [layout(6, border) for layout in (FreeLayout, SymmetricLayout, DiagonalLayout)
+LAYOUTS = [layout(6, border) for layout in (FreeLayout, DiagonalLayout)
            for border in (False, True)]
 
 

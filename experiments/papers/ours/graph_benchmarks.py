@@ -36,7 +36,7 @@ PENALISED = ('--model.init_args.density_weight', '3.0')
 MODELS = {'messages alone': ('messages',), 'full (GPS)': (), 'Performer': ('performer',),
           'Exphormer': ('exphormer',), 'expander and edges': ('expander',),
           'block model': ('block_model', *PENALISED),
-          'block model and edges': ('block_model_edges', *PENALISED), 'hop mask': ('hop_mask',)}
+          'block model and edges': ('block_model_edges', *PENALISED)}
 DEFAULT = ['messages alone', 'full (GPS)', 'Exphormer', 'expander and edges', 'block model',
            'block model and edges']
 PUBLISHED = {'PATTERN': {'full (GPS)': 86.69, 'Exphormer': 86.74},

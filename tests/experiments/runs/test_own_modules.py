@@ -89,7 +89,7 @@ COMMANDS = {
                 ['--run', 'run', '--input', 'new.npy']),
     'study': (lambda: run_function(study.main), ['--scale=smoke', '--patterns=[comb]']),
     'benchmark': (lambda: run_benchmark(benchmark.main),
-                  ['--quick', '--pattern=comb', '--only=[csr]', '--nodes=[16]']),
+                  ['--quick', '--pattern=comb', '--only=[numba]', '--nodes=[16]']),
     **{name: (lambda name=name: import_module(f'analysis.{name}.__main__').main(), [
         *RUN, *OPTIONS.get(name, [])]) for name in QUESTIONS},
     'pattern': (lambda: import_module('analysis.spectrum.__main__').main(), ['--pattern=Comb(2)',
