@@ -13,12 +13,8 @@ from torch.utils.hooks import RemovableHandle
 
 from graphattn._checks import check_kind
 from graphattn.functional.recursion import is_one_hop
-from graphattn.hugging_face.attention import (
-    forget_tokens,
-    graph_attention,
-    noticing_keys,
-    noticing_tokens,
-)
+from graphattn.hugging_face.attention import graph_attention
+from graphattn.hugging_face.calls import entering_attention, entering_model, leaving_model
 from graphattn.hugging_face.heads import check_head_numbers, source_of_heads, without_heads
 from graphattn.hugging_face.lazy_mask import lazy_mask, lazy_mask_of_logits
 from graphattn.hugging_face.modules import (
@@ -34,7 +30,7 @@ from graphattn.hugging_face.modules import (
     own_configs,
     warn_of_rest,
 )
-from graphattn.hugging_face.state import Attachment
+from graphattn.hugging_face.state import Attachment, check_unchanged
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
 from graphattn.ops import check_backend
 from graphattn.patterns import Pattern
@@ -154,6 +150,7 @@ def attach(
     check_backend(backend)
     check_diffusion(hops, teleport, learn_teleport)
     modules = attention_modules(model)
+    check_unchanged(model)
     given, sources = _sources_of(along, layers, modules)
     plain = is_one_hop(hops, teleport)
     if not plain and None in sources.values():
@@ -272,6 +269,7 @@ def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
     for name, (source, attached_heads) in plans.items():
         switch(modules[name], replace(modules[name].graph_attachment, heads=attached_heads,
                                        attends=source is not None), source)
+    _remember_layers(model)
     if not any(map(attends, modules.values())):
         forget(model)
     return model
@@ -380,10 +378,10 @@ def switch(module: nn.Module, attachment: Attachment, source: GraphSource | None
 def _hooks(module: nn.Module, attachment: Attachment) -> tuple[RemovableHandle, ...]:
     from transformers import PreTrainedModel
     if attachment.attends:
-        return module.register_forward_pre_hook(noticing_keys(module), with_kwargs=True),
+        return module.register_forward_pre_hook(entering_attention(module), with_kwargs=True),
     if isinstance(module, PreTrainedModel):
-        return (module.register_forward_pre_hook(noticing_tokens(module), with_kwargs=True),
-                module.register_forward_hook(forget_tokens))
+        return (module.register_forward_pre_hook(entering_model(module), with_kwargs=True),
+                module.register_forward_hook(leaving_model, always_call=True))
     return ()
 
 
@@ -396,6 +394,14 @@ def _remove_hooks(module: nn.Module) -> None:
 def _use_graphs(model: nn.Module) -> None:
     for module in configured(model):
         module.config._attn_implementation = along_graphs(module.graph_attachment.before)
+    _remember_layers(model)
+
+
+def _remember_layers(model: nn.Module) -> None:
+    for outer in configured(model):
+        if hasattr(outer, 'graph_attachment') and not attends(outer):
+            outer.graph_attachment.layers = {
+                name: module for name, module in outer.named_modules() if attends(module)}
 
 
 def forget(model: nn.Module) -> None:

@@ -79,9 +79,10 @@ def implementations(config: PreTrainedConfig) -> dict[str, Any]:
         name: implementations(part) for name, part in inner.items() if part is not None}}
 
 
-def along_graphs(before: dict[str, Any]) -> dict[str, Any]:
-    return {name: along_graphs(part) if isinstance(part, dict) else
-            NAME_FOR_EAGER if part == 'eager' else NAME for name, part in before.items()}
+def along_graphs(before: dict[str, Any] | str) -> dict[str, Any] | str:
+    if isinstance(before, dict):
+        return {name: along_graphs(part) for name, part in before.items()}
+    return NAME_FOR_EAGER if before == 'eager' else NAME
 
 
 def _looks_cross(name: str, module: nn.Module) -> bool:
