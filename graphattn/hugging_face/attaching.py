@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ['attach', 'attached', 'detach']
 
-Along = GraphSource | Pattern | HeadClusters | str | None
+Along = GraphSource | Pattern | HeadClusters | str | None  # or a Fit, which has such an along()
 OLDEST = '5.17'  # earlier versions make masks and pass chosen keys in other ways
 
 
@@ -102,9 +102,9 @@ def attach(
             ``AttentionInterface``.
         along (GraphSource, Pattern, str or None): A source, a pattern, its expression
             (``'SlidingWindow(64) | GlobalTokens(1)'``), the name of a preset (``'bigbird'``), or
-            the :class:`HeadClusters` of one of the ``heads``. ``None`` is for models that choose
-            their own keys and pass ``indices``. A mapping from layers to these, or a list with one
-            for each layer, gives layers different graphs; a
+            the :class:`HeadClusters` of one of the ``heads``, or a :class:`Fit`. ``None`` is for
+            models that choose their own keys and pass ``indices``. A mapping from layers to these,
+            or a list with one for each layer, gives layers different graphs; a
             :class:`graphattn.sources.PatternSource` of several patterns gives heads different
             graphs.
         layers (sequence, optional): Indices of self-attention modules in the order of
@@ -223,6 +223,7 @@ def kept(model: nn.Module) -> Iterator[None]:
     """Return a context manager that restores, at its end, the attachments that a model had at its
     beginning: which modules attended along which source, with which settings and learned
     teleports."""
+    check_unchanged(model)
     before = {module: (module.graph_attachment, getattr(module, 'graph_source', None),
                        getattr(module, 'graph_teleport_logit', None))
               for module in model.modules() if hasattr(module, 'graph_attachment')}
@@ -280,6 +281,8 @@ def _sources_of(along: Any, layers: Sequence[int | str] | None, modules: dict[st
     """Return a pair: the layers that the caller named, or ``None``; and a dict from the name of
     each module to attach to its source. ``along`` and ``layers`` are the arguments of
     :func:`attach`. ``modules`` contains the attention modules of the model by name."""
+    if callable(getattr(along, 'along', None)):
+        along = along.along()
     if isinstance(along, Mapping):
         if layers is not None:
             raise ValueError("'layers' must be None if 'along' is a mapping, whose keys already "
@@ -408,18 +411,24 @@ def forget(model: nn.Module) -> None:
     """Restore the original attention of all modules of a model, and remove their sources. Outer
     modules come first, because a change of their config also changes the configs of inner
     modules."""
+    before: dict[str, Any] = {}
     for module in model.modules():
         if hasattr(module, 'graph_attachment'):
             switch(module, replace(module.graph_attachment, attends=False))
             _remove_hooks(module)
+            before = before or module.graph_attachment.before
             module.config._attn_implementation = module.graph_attachment.before
             del module.graph_attachment
+    for module in configured(model):  # of modules that were built after attach
+        if before and module.config._attn_implementation in (NAME, NAME_FOR_EAGER):
+            module.config._attn_implementation = before['']
 
 
 def _as_source(along: Along) -> GraphSource | None:
     if not isinstance(along, Along):
+        what = f'the class {along.__name__}' if isinstance(along, type) else type(along).__name__
         raise TypeError(f"'along' must be a GraphSource, a Pattern, a str such as "
-                        f"'SlidingWindow(3)', or None (got {type(along).__name__})")
+                        f"'SlidingWindow(3)', a Fit, or None (got {what})")
     return None if along is None else as_source(along)
 
 

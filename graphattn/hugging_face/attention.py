@@ -127,6 +127,9 @@ def _attend(
     if attachment is None:
         raise ValueError(f"{type(module).__name__} has attn_implementation={NAME!r}, but no graph "
                          f"to attend along; call graphattn.hugging_face.attach(model, along)")
+    call = present_call()
+    if call is not None and call.packing is not None:
+        call.packing.is_seen = True
     indices, part = (options.pop(name, None) for name in ('indices', 'part_of_batch'))
     is_cross = _is_cross(attachment, query, key, attention_mask)
     is_left = is_cross and attachment.attends and not attachment.is_named
@@ -146,8 +149,8 @@ def _attend(
                            attention_mask, _is_causal(module, is_causal, attention_mask),
                            terms), None
     is_causal = not attachment.adds_masks and _is_causal(module, is_causal, attention_mask)
-    packed = _packed_lengths(module, options, attention_mask, query, key, is_cross,
-                             indices is not None)
+    packed = _packed_lengths(module, options | {'position_bias': position_bias}, attention_mask,
+                             query, key, is_cross, indices is not None)
     attention_mask = _meant(attention_mask, query, key, is_causal, is_cross)
     source = getattr(module, 'graph_source', None)
     tokens, rules = tokens_and_rules(attention_mask, query, key, is_cross, indices is not None,
@@ -195,29 +198,36 @@ def _packed_lengths(module: nn.Module, options: dict[str, Any], mask: Tensor | N
     ``None`` if each row contains one."""
     pointers = {name: options[name] for name in POINTERS if options.get(name) is not None}
     call, is_lazy = present_call(), isinstance(mask, LazyMask)
-    packing = Packing(pointers) if pointers else mask.packing if is_lazy else (
-        None if call is None else call.packing)
+    packing = mask.packing if is_lazy else None if call is None else call.packing
+    if packing is None and pointers:  # which the model has made itself
+        packing = Packing(pointers)
     if packing is None:
         return None
     if packing.pointers and is_lazy and mask.padding() is not None:
         raise ValueError("'attention_mask' must be None with 'cu_seq_lens_q', because packed "
                          "sequences have no padding (got a mask with padding); omit one of them")
-    lengths = None if packing.pointers and (is_cross or has_indices) else packing.lengths(
-        query, query if is_cross else key,
-        mask.is_of_encoder if is_lazy else not _is_causal(module, None, mask))
+    is_encoder = mask.is_of_encoder if is_lazy else not _is_causal(module, None, mask)
+    is_refused = bool(packing.pointers) and (is_cross or has_indices)
+    lengths = None if is_refused else packing.lengths(query, query if is_cross else key, is_encoder)
+    if lengths is None and not is_refused:
+        return None
     if has_indices and not packing.pointers and not module.graph_attachment.has_cache:
         return None  # the model's own masks separate the sequences
-    if lengths is None and not packing.pointers:
-        return None
-    name = next(iter(packing.pointers), 'position_ids')
-    if is_cross or has_indices or not (is_lazy or pointers):
-        kind = type(module).__name__
-        why = ('in cross-attention' if is_cross else 'for a model that chooses its own keys' if (
-            has_indices) else f"for {kind}, whose masks do not mark packed sequences")
-        says = 'be None' if packing.pointers else 'count up by 1'
-        raise ValueError(f"{name!r} must {says} {why}; pad the sequences instead, and pass an "
-                         f"'attention_mask'")
-    return lengths
+    kind, own = type(module).__name__, options.get('position_ids')
+    if is_cross:
+        why = 'in cross-attention'
+    elif has_indices:
+        why = 'for a model that chooses its own keys'
+    elif not (packing.takes_positions or options.get('position_bias') is not None) or (
+            packing.is_replaced(own)):
+        why = f'for {kind}, whose positions do not begin again'
+    elif not (is_lazy or pointers):
+        why = f'for {kind}, whose masks do not mark packed sequences'
+    else:
+        return lengths
+    says = 'be None' if packing.pointers else 'count up by 1'
+    raise ValueError(f"{packing.name!r} must {says} {why}; pad the sequences instead, and pass an "
+                     f"'attention_mask'")
 
 
 def _warn_of_cross(kind: str) -> None:

@@ -82,15 +82,28 @@ def _enter_model(names: list[str], is_plain: bool, model: nn.Module, args: tuple
         wants_weights = getattr(model.config, 'output_attentions', False)
     has_only_tokens = is_plain and all(
         name in OF_TOKENS or value is None for name, value in given.items())
-    place.call = Call(Packing.of_call(given), bool(wants_weights or outer and outer.wants_weights),
+    packing = Packing.of_call(given, 'position_ids' in names)
+    place.call = Call(packing, bool(wants_weights or outer and outer.wants_weights),
                       has_only_tokens, outer)
 
 
 def leaving_model(model: nn.Module, args: tuple, out: Any) -> None:
-    """End the :class:`Call` that :func:`entering_model` began."""
+    """End the :class:`Call` that :func:`entering_model` began. Raise a ``ValueError`` if it marked
+    several sequences in a row, and no attention has seen the marks."""
     place = _place()
-    if place.call is not None:
-        place.call = place.call.outer
+    if place.call is None:
+        return
+    packing, outer = place.call.packing, place.call.outer
+    place.call = outer
+    if packing is None or out is None or torch.compiler.is_compiling():
+        return
+    if outer is not None and outer.packing is not None:
+        outer.packing.is_seen |= packing.is_seen and (
+            outer.packing.position_ids is None or packing.position_ids is not None)
+    elif not packing.is_seen and packing.marks_any():
+        raise ValueError(f"{packing.name!r} must be None for {type(model).__name__}, which does "
+                         f"not pass it on; pad the sequences instead, and pass an "
+                         f"'attention_mask'")
 
 
 def entering_attention(module: nn.Module) -> Callable:

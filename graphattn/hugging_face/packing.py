@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphattn._checks import check_ptr
 
-__all__ = ['OF_CACHE', 'POINTERS', 'Packing']
+__all__ = ['OF_CACHE', 'POINTERS', 'Packing', 'between_starts']
 
 POINTERS = 'cu_seq_lens_q', 'cu_seq_lens_k'
 OF_CACHE = 'past_key_values', 'layer_past'
@@ -25,15 +25,19 @@ class Packing:
         pointers (dict): The first two by name, if they are given.
         position_ids (Tensor, optional): int64 ``[batch or 1, length]``.
         has_cache (bool): Whether the model is called with a cache.
+        takes_positions (bool): Whether the positions of tokens can begin again in the model.
     """
 
     def __init__(self, pointers: Mapping[str, Tensor], position_ids: Tensor | None = None,
-                 has_cache: bool = False):
+                 has_cache: bool = False, takes_positions: bool = True):
         self.pointers, self.position_ids, self.has_cache = pointers, position_ids, has_cache
+        self.takes_positions = takes_positions
+        self._is_replaced: bool | None = None
+        self.is_seen = False  # by attention
         self._found: dict[tuple[int, int, bool], tuple[int, ...] | None] = {}
 
     @staticmethod
-    def of_call(given: Mapping[str, Any]) -> Packing | None:
+    def of_call(given: Mapping[str, Any], takes_positions: bool) -> Packing | None:
         """Return what the arguments of a model may mark, or ``None`` if they cannot mark any
         sequences. Position ids mark none beside an ``attention_mask``, as in transformers."""
         pointers = {name: given[name] for name in POINTERS if given.get(name) is not None}
@@ -47,7 +51,28 @@ class Packing:
         if position_ids is None and not pointers:
             return None
         return Packing(pointers, position_ids,
-                       any(given.get(name) is not None for name in OF_CACHE))
+                       any(given.get(name) is not None for name in OF_CACHE), takes_positions)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the argument that marks sequences."""
+        return next(iter(self.pointers), 'position_ids')
+
+    def marks_any(self) -> bool:
+        """Return whether there are several sequences in a row, whatever attention receives."""
+        return bool(self.pointers) or between_starts(self.position_ids, False) is not None
+
+    def is_replaced(self, own: Tensor | None) -> bool:
+        """Return whether ``own``, the position ids of a layer, are those of one sequence in a row,
+        although the model got others."""
+        given = self.position_ids
+        if given is None or own is None or own.dim() != 2 or own.size(1) != given.size(1):
+            return False
+        if self._is_replaced is None:
+            self._is_replaced = own is not given and between_starts(
+                own.expand_as(given) if len(own) == 1 else own, False) != between_starts(
+                    given.expand_as(own) if len(given) == 1 else given, False)
+        return self._is_replaced
 
     def lengths(self, query: Tensor, key: Tensor, is_encoder: bool) -> tuple[int, ...] | None:
         """Return the lengths of all sequences, row by row, or ``None`` if each row contains one
@@ -62,12 +87,14 @@ class Packing:
         batch, _, length, _ = query.shape
         if self.pointers:
             return _between(self.pointers, query, key)
-        if self.position_ids is None or self.position_ids.shape not in ((1, length), (batch, length)):
+        fits = self.position_ids is not None and self.position_ids.shape in (
+            (1, length), (batch, length))
+        if not fits:
             return None
         # All layers share the result, whose values are read once.
         at = batch, length, is_encoder
         if at not in self._found:
-            self._found[at] = _between_starts(self.position_ids.expand(batch, -1), is_encoder)
+            self._found[at] = between_starts(self.position_ids.expand(batch, -1), is_encoder)
         if self._found[at] is not None and (self.has_cache or key.size(2) != length):
             raise ValueError("'position_ids' must count up by 1 with a cache, because packed "
                              "sequences cannot share a cache (got 'position_ids' that begin again "
@@ -90,13 +117,15 @@ def _between(pointers: Mapping[str, Tensor], query: Tensor, key: Tensor) -> tupl
         raise ValueError(f"'cu_seq_lens_k' must equal 'cu_seq_lens_q' in self-attention (got "
                          f"{ends[-1]} and {ends[0]})")
     if missing := {*range(0, batch * num_queries, num_queries)} - {*ends[0]}:
-        raise ValueError(f"{next(iter(pointers))!r} must contain the beginning of each row, because "
-                         f"no sequence spans two rows (got none at {min(missing)}); put the "
-                         f"sequences into one row")
+        raise ValueError(f"{next(iter(pointers))!r} must contain the beginning of each row, "
+                         f"because no sequence spans two rows (got none at {min(missing)}); put "
+                         f"the sequences into one row")
     return tuple(end - begin for begin, end in pairwise(ends[0]))
 
 
-def _between_starts(position_ids: Tensor, is_encoder: bool) -> tuple[int, ...] | None:
+def between_starts(position_ids: Tensor, is_encoder: bool) -> tuple[int, ...] | None:
+    """Return the lengths of the sequences that begin wherever ``position_ids`` ``[batch, length]``
+    do not count up by 1, or ``None`` if each row contains one sequence."""
     from transformers.masking_utils import find_packed_sequence_indices
     number = find_packed_sequence_indices(position_ids)
     if number is None:
