@@ -73,8 +73,11 @@ def attach(
                                 that is the same for all heads and queries, ``[batch, 1, 1, keys]``
     masks                       causal masks, windows and chunks, evaluated on the edges only; masks
                                 of four dimensions, boolean or added to logits, read on the edges
-    packed sequences            marked by ``cu_seq_lens_q`` or by restarting ``position_ids``:
-                                each sequence has its own positions, windows and global tokens
+    packed sequences            marked by ``cu_seq_lens_q``, or by ``position_ids`` that do not
+                                count up by 1, without an ``attention_mask``: each sequence has its
+                                own positions, windows and global tokens. In encoders, sequences
+                                must begin at the lowest position. If a model cannot mark them: an
+                                error
     ``position_bias``           read on the edges, with its gradient
     ``indices``                 define the edges (``BipartiteGraph.from_topk``); ``along`` is
                                 ``None``
@@ -84,11 +87,16 @@ def attach(
                                 attention module has a graph break
     continuous batching         not supported by transformers for other implementations of attention
     cache                       dynamic, static, sliding and quantised: each new token gets its own
-                                edges of the pattern. Patterns that depend on the length, such as
-                                random keys, change as a sequence grows; cached tokens then keep
-                                the edges of shorter sequences. Clusters by content need a cache
-                                that drops no keys. Other sources need ``use_cache=False``
-    ``output_attentions``       dense weights, 0 where there is no edge
+                                edges of the pattern, and the results are those of the whole
+                                sequence. The edges of random patterns, such as random keys, change
+                                as a sequence grows; cached tokens then keep the edges of shorter
+                                sequences, with a warning. ``Cropped`` patterns do not change.
+                                Clusters by content need a cache that drops no keys. Other sources
+                                need ``use_cache=False``
+    ``output_attentions``       dense weights, 0 where there is no edge. Layers that are not
+                                attached then compute theirs by the model's own code
+    changes after ``attach``    of ``attn_implementation`` or of attached modules: an error that
+                                names ``detach``
     fewer heads of keys         not repeated, unless each head has its own graph
     ``softcap``, ``s_aux``      applied; ``sinks`` of each query: an error
     cross-attention             recognised in a call by separate hidden states for keys, or by
@@ -102,11 +110,11 @@ def attach(
             ``AttentionInterface``.
         along (GraphSource, Pattern, str or None): A source, a pattern, its expression
             (``'SlidingWindow(64) | GlobalTokens(1)'``), the name of a preset (``'bigbird'``), or
-            the :class:`HeadClusters` of one of the ``heads``, or a :class:`Fit`. ``None`` is for
-            models that choose their own keys and pass ``indices``. A mapping from layers to these,
-            or a list with one for each layer, gives layers different graphs; a
-            :class:`graphattn.sources.PatternSource` of several patterns gives heads different
-            graphs.
+            the :class:`HeadClusters` of one of the ``heads``, or a
+            :class:`graphattn.hugging_face.Fit`. ``None`` is for models that choose their own keys
+            and pass ``indices``. A mapping from layers to these, or a list with one for each layer,
+            gives layers different graphs; a :class:`graphattn.sources.PatternSource` of several
+            patterns gives heads different graphs.
         layers (sequence, optional): Indices of self-attention modules in the order of
             ``model.modules()``, or names of attention modules. If omitted, all self-attention
             modules. In cross-attention that is named here, query i of a pattern is at the position

@@ -24,7 +24,7 @@ from graphattn.layers.padded import (
     warn_of_zeros_and_ones,
 )
 from graphattn.ops import LogitTerms
-from graphattn.patterns import Full
+from graphattn.patterns import Causal, Full, Pattern
 from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import GraphSource, PatternSource
 
@@ -168,6 +168,9 @@ def _attend(
         along = _graph_of(indices, source, tokens)
     else:
         along = _source_for(source, module, is_cross, query)
+        if attachment.has_cache and key.size(2) > query.size(2) and not attachment.has_decoded:
+            attachment.has_decoded = True
+            _warn_of_growth(along)
     query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
     logit = getattr(module, 'graph_teleport_logit', None)
     return attend_padded(query, key, value, along, tokens, rules, scale=scaling,
@@ -233,6 +236,32 @@ def _packed_lengths(module: nn.Module, options: dict[str, Any], mask: Tensor | N
 def _warn_of_cross(kind: str) -> None:
     warnings.warn(f"cross-attention of {kind} is not replaced, because positions in two sequences "
                   f"do not correspond; name its modules in 'layers' to attach it", stacklevel=3)
+
+
+def _warn_of_growth(source: GraphSource) -> None:
+    """Warn if tokens get other edges as their sequence grows, which cached tokens cannot follow."""
+    for pattern in getattr(source, 'patterns', ()):
+        if isinstance(pattern, Pattern) and _changes(pattern, source.seed):
+            warnings.warn(f"the edges of {pattern} change as a sequence grows, but tokens in a "
+                          f"cache keep the edges of shorter sequences, so that other tokens may be "
+                          f"generated than with use_cache=False; attach Cropped(pattern, size) for "
+                          f"sequences of up to 'size' tokens, whose edges do not change",
+                          stacklevel=3)
+
+
+def _changes(pattern: Pattern, seed: int | None) -> bool:
+    if pattern.is_random and seed is None:
+        return True
+    pattern &= Causal()
+    for length in (512, 64, 8):  # the longest first at which the pattern has a graph
+        length = max(length, pattern.min_tokens)
+        try:
+            rows = [pattern.build(length, number, offset=0, seed=seed, crop=True, device='cpu').csr
+                    for number in (length, 2 * length)]
+        except ValueError:
+            continue
+        return not all(map(torch.equal, *rows))
+    return False
 
 
 def _as_autocast(x: Tensor) -> Tensor:

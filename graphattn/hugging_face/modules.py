@@ -144,7 +144,10 @@ def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) ->
 
 def heads_of(module: nn.Module) -> int | None:
     """Return the number of heads of a module, or None if its config does not have this number."""
-    return getattr(module.config, 'num_attention_heads', None)
+    try:
+        return getattr(module.config, 'num_attention_heads', None)
+    except RuntimeError:  # of a config of layers that differ in it
+        return getattr(module, 'num_heads', None)
 
 
 def check_heads(source: GraphSource | None, name: str, module: nn.Module,

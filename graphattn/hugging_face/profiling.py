@@ -19,7 +19,7 @@ from graphattn._checks import check_seed, check_size
 from graphattn.hugging_face.attaching import attach, forget, kept
 from graphattn.hugging_face.attending import Attending, OneSequence, as_batches, run_all
 from graphattn.hugging_face.finding import find
-from graphattn.hugging_face.modules import attention_modules, choose
+from graphattn.hugging_face.modules import attention_modules, choose, heads_of
 from graphattn.hugging_face.own_clusters import shapes_of_clusters
 from graphattn.hugging_face.own_patterns import (
     MAX_TOKENS,
@@ -595,7 +595,7 @@ def _fingerprint(model: nn.Module) -> dict[str, Any]:
                   'transformers_version', 'architectures', 'dtype', 'torch_dtype')}
     text = json.dumps(config, sort_keys=True, default=str)
     return {'config': type(model.config).__name__, 'layers': len(attention_modules(model)),
-            'heads': getattr(model.config, 'num_attention_heads', None),
+            'heads': heads_of(model),
             'hash': hashlib.sha256(text.encode()).hexdigest()}
 
 

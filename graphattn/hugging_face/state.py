@@ -32,6 +32,8 @@ class Attachment:
         has_other_keys (bool): Whether the keys come from other hidden states than the queries in
             the present call.
         has_cache (bool): Whether the present call has a cache.
+        has_decoded (bool): Whether a call has continued a cache, so that a warning of edges that
+            change with the length was issued if due.
         heads (tuple of int, optional): Heads that attend along the source; all if omitted. The
             other heads attend to all keys, also by edges.
         watch (Callable, optional): Function to call in place of
@@ -50,6 +52,7 @@ class Attachment:
     layers: dict[str, nn.Module] = field(default_factory=dict, repr=False)
     has_other_keys: bool = False
     has_cache: bool = False
+    has_decoded: bool = False
     heads: tuple[int, ...] | None = None
     watch: Callable[..., Tensor] | None = None
     hops: int | float = 1
