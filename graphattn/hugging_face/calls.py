@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._tensors import is_one
-from graphattn.hugging_face.packing import OF_CACHE, Packing
+from graphattn.hugging_face.packing import OF_CACHE, Packing, joins_tokens
 
 __all__ = ['entering_attention', 'entering_model', 'leaving_model', 'present_call']
 
@@ -69,10 +69,10 @@ def present_call() -> Call | None:
 def entering_model(model: nn.Module) -> Callable:
     """Return a forward pre-hook for ``model`` that begins a :class:`Call`."""
     kind = type(model)
-    return partial(_enter_model, _arguments(kind), not _has_own_masks(kind))
+    return partial(_enter_model, _arguments(kind), not _has_own_masks(kind), joins_tokens(model))
 
 
-def _enter_model(names: list[str], is_plain: bool, model: nn.Module, args: tuple,
+def _enter_model(names: list[str], is_plain: bool, joins: bool, model: nn.Module, args: tuple,
                  kwargs: dict[str, Any]) -> None:
     model.graph_attachment.check(model)
     given = dict(zip(names, args)) | kwargs
@@ -82,7 +82,7 @@ def _enter_model(names: list[str], is_plain: bool, model: nn.Module, args: tuple
         wants_weights = getattr(model.config, 'output_attentions', False)
     has_only_tokens = is_plain and all(
         name in OF_TOKENS or value is None for name, value in given.items())
-    packing = Packing.of_call(given, 'position_ids' in names)
+    packing = Packing.of_call(given, 'position_ids' in names, joins)
     place.call = Call(packing, bool(wants_weights or outer and outer.wants_weights),
                       has_only_tokens, outer)
 

@@ -7,14 +7,17 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphattn._checks import check_ptr
 
-__all__ = ['OF_CACHE', 'POINTERS', 'Packing', 'between_starts']
+__all__ = ['OF_CACHE', 'POINTERS', 'Packing', 'between_starts', 'joins_tokens']
 
 POINTERS = 'cu_seq_lens_q', 'cu_seq_lens_k'
 OF_CACHE = 'past_key_values', 'layer_past'
+# Types of layers, in configs, in which tokens meet in nothing but attention.
+OF_ATTENTION = {'full_attention', 'sliding_attention', 'chunked_attention', 'window_attention',
+                'indexed_attention', 'mlp', 'moe'}
 
 
 class Packing:
@@ -26,18 +29,21 @@ class Packing:
         position_ids (Tensor, optional): int64 ``[batch or 1, length]``.
         has_cache (bool): Whether the model is called with a cache.
         takes_positions (bool): Whether the positions of tokens can begin again in the model.
+        joins_tokens (bool): Whether neighbouring tokens meet outside attention.
     """
 
     def __init__(self, pointers: Mapping[str, Tensor], position_ids: Tensor | None = None,
-                 has_cache: bool = False, takes_positions: bool = True):
+                 has_cache: bool = False, takes_positions: bool = True,
+                 joins_tokens: bool = False):
         self.pointers, self.position_ids, self.has_cache = pointers, position_ids, has_cache
-        self.takes_positions = takes_positions
+        self.takes_positions, self.joins_tokens = takes_positions, joins_tokens
         self._is_replaced: bool | None = None
         self.is_seen = False  # by attention
         self._found: dict[tuple[int, int, bool], tuple[int, ...] | None] = {}
 
     @staticmethod
-    def of_call(given: Mapping[str, Any], takes_positions: bool) -> Packing | None:
+    def of_call(given: Mapping[str, Any], takes_positions: bool,
+                joins_tokens: bool) -> Packing | None:
         """Return what the arguments of a model may mark, or ``None`` if they cannot mark any
         sequences. Position ids mark none beside an ``attention_mask``, as in transformers."""
         pointers = {name: given[name] for name in POINTERS if given.get(name) is not None}
@@ -51,7 +57,8 @@ class Packing:
         if position_ids is None and not pointers:
             return None
         return Packing(pointers, position_ids,
-                       any(given.get(name) is not None for name in OF_CACHE), takes_positions)
+                       any(given.get(name) is not None for name in OF_CACHE),
+                       takes_positions, joins_tokens)
 
     @property
     def name(self) -> str:
@@ -101,6 +108,16 @@ class Packing:
                              "inside a row); pass use_cache=False, or an 'attention_mask' of ones "
                              "if each row is one sequence")
         return self._found[at]
+
+
+def joins_tokens(model: nn.Module) -> bool:
+    """Return whether neighbouring tokens meet outside attention, also those of two sequences: in
+    convolutions, in states of linear attention, or in embeddings."""
+    config = model.config
+    return (not {*(getattr(config, 'layer_types', None) or ())} <= OF_ATTENTION
+            or bool(getattr(config, 'trigram_input', False))
+            or any(isinstance(module, nn.Conv1d) and module.kernel_size != (1,)
+                   for module in model.modules()))
 
 
 def _between(pointers: Mapping[str, Tensor], query: Tensor, key: Tensor) -> tuple[int, ...]:

@@ -64,20 +64,6 @@ def ways(model: nn.Module) -> dict[str, dict]:
         {'uncached': uncached} if uncached else {})
 
 
-def _meet_elsewhere(model: nn.Module, tokens: Tensor) -> bool:
-    """Return whether tokens meet outside attention, such as in convolutions."""
-    from graphattn.hugging_face import attached
-    uncached = ways(model).get('uncached', {})
-    with attached(model, 'SlidingWindow(0)'):
-        whole, _ = _run(model, tokens, **uncached)
-        begin, _ = _run(model, tokens[:, :LENGTH // 2], **uncached)
-        changed, _ = _run(model, torch.cat([tokens[:, :1] - 1, tokens[:, 1:]], 1), **uncached)
-    last = torch.arange(BATCH * LENGTH).view(BATCH, LENGTH)[:, 1:].flatten()
-    first = torch.arange(BATCH * LENGTH).view(BATCH, LENGTH)[:, :LENGTH // 2].flatten()
-    return any(float((whole[name][last] - changed[name][last]).abs().max()) > 1e-5 or
-               float((whole[name][first] - begin[name]).abs().max()) > 1e-5 for name in whole)
-
-
 def tried(model: nn.Module, tokens: Tensor) -> tuple[str, str]:
     try:
         before, _ = _run(model, tokens, position_ids=POSITIONS)
@@ -88,8 +74,6 @@ def tried(model: nn.Module, tokens: Tensor) -> tuple[str, str]:
     try:
         return attached_answer(model, PATTERN, None, lambda: compared(model, tokens))
     except ValueError as error:
-        if any(hasattr(module, 'graph_attachment') for module in model.modules()):
-            raise
         return 'not attached', short(error)
 
 
@@ -101,10 +85,8 @@ def compared(model: nn.Module, tokens: Tensor) -> tuple[str, str]:
             found.append((name, 'equal' if off <= CLOSE else 'wrong', f'{name}: off by {off:.1g}'))
         except (TypeError, ValueError) as error:
             is_named = any(word in str(error) for word in (
-                'position_ids', 'cu_seq_lens', *ENDS))
+                'position_ids', 'cu_seq_lens', 'packed sequences'))
             found.append((name, 'refused' if is_named else 'wrong', f'{name}: {short(error)}'))
-    if any(each == 'wrong' for _, each, _ in found) and _meet_elsewhere(model, tokens):
-        return 'met elsewhere', ''
     for result in ('wrong', 'refused'):
         if why := [why for _, each, why in found if each == result]:
             return result, ' / '.join(why)

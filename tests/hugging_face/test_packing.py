@@ -69,10 +69,12 @@ TEXTS = [family for family in FAMILIES if family not in ('ViT', 'DeepSeek-V3.2')
 
 
 def alone(model, family, positions=ROWS):
-    return torch.stack([torch.cat([hidden_of(model, ids, family, position_ids=at)
-                                   for ids, at in zip(row[None].split(lengths, dim=1),
-                                                      of_row[None].split(lengths, dim=1))], dim=1)[0]
-                        for row, of_row, lengths in zip(TOKENS, positions, LENGTHS_OF_ROWS)])
+    rows = []
+    for row, of_row, lengths in zip(TOKENS, positions, LENGTHS_OF_ROWS):
+        parts = zip(row[None].split(lengths, dim=1), of_row[None].split(lengths, dim=1))
+        rows.append(torch.cat([hidden_of(model, ids, family, position_ids=at)
+                               for ids, at in parts], dim=1))
+    return torch.cat(rows)
 
 
 @pytest.mark.parametrize('first', [0, 2])
