@@ -77,17 +77,18 @@ def _arguments(batch: Any, device: torch.device) -> dict[str, Any]:
 
 
 def _tensor(name: str, value: Any, device: torch.device) -> Any:
-    is_one = isinstance(value, Sequence) or name == 'input_ids'
-    if isinstance(value, np.ndarray | Sequence):
+    is_one, kind = isinstance(value, Sequence) or name == 'input_ids', type(value).__name__
+    if isinstance(value, np.ndarray | Sequence) and not isinstance(value, str):
         try:
             value = torch.as_tensor(value)
         except (TypeError, ValueError) as error:
-            raise TypeError(f"'batches' must contain token ids, in rows of equal lengths (got "
-                            f"{name!r} of another kind: {error}); call the tokenizer with "
+            raise TypeError(f"'batches' must contain tensors, or rows of equal lengths (got "
+                            f"{name!r} of type {kind}: {error}); call the tokenizer with "
                             f"padding=True and return_tensors='pt'") from error
     if name == 'input_ids' and (not isinstance(value, Tensor) or value.is_floating_point()):
-        raise TypeError(f"'batches' must contain token ids, or dicts of the model's arguments (got "
-                        f"{getattr(value, 'dtype', type(value).__name__)})")
+        raise TypeError(f"'batches' must contain tensors of token ids, or dicts of the model's "
+                        f"arguments (got {getattr(value, 'dtype', kind)}); call the tokenizer with "
+                        f"return_tensors='pt'")
     if not isinstance(value, Tensor):
         return value
     return (value[None] if is_one and value.dim() == 1 else value).to(device)
