@@ -280,6 +280,10 @@ def _as_before(module: nn.Module, implementation: str, inputs: tuple[Tensor, Ten
         if made is None:  # the module does not know that the mask was skipped
             options['is_causal'] = _is_causal(module, options['is_causal'], mask)
         mask = made
+    elif implementation == 'eager' and mask is not None and mask.dtype == torch.bool:
+        # Code that returns weights adds masks, also where a mask was made for SDPA.
+        mask = torch.zeros_like(mask, dtype=inputs[0].dtype).masked_fill_(
+            ~mask, torch.finfo(inputs[0].dtype).min)
     own = inspect.unwrap(type(module).forward).__globals__.get('eager_attention_forward')
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, own)
     options = {name: value for name, value in options.items() if value is not None}
