@@ -717,6 +717,8 @@ BAD = {
     'length': (lambda: attach(new_model('BERT'), PatternSource(LearnedMaskSource(
         4, 8, mode='dam_unstructured').freeze()))(TOKENS), ValueError,
         "at most 8 tokens, .* \\(got 20\\)"),
+    'mask_of_heads': (lambda: attach(new_model('GPT-2'), PATTERN)(TOKENS, head_mask=torch.ones(4)),
+                      ValueError, "'head_mask' must be None, .* no mask of heads"),
     'mask_of_ints': (lambda: attach(new_model('BERT'), PATTERN)(
         TOKENS, attention_mask=torch.ones(BATCH, 1, LENGTH, LENGTH).long()), ValueError,
         r"'attention_mask' must.*True =.*\(got torch.int64"),
