@@ -77,7 +77,7 @@ def test_who_cannot_be_attached_is_refused_and_stays_as_he_is(name):
 PACKED = [
     # position ids that attention does not receive, in encoders and decoders
     'BertModel', 'DistilBertForMaskedLM', 'ModernBertModel', 'RobertaModel', 'NomicBertModel',
-    'OPTForCausalLM', 'GPT2LMHeadModel', 'EsmModel',
+    'OPTForCausalLM', 'GPT2LMHeadModel', 'EsmModel', 'Gemma3ForConditionalGeneration',
     # those that it receives, with windows, sinks, softcaps and relative positions
     'LlamaForCausalLM', 'MistralModel', 'Gemma2ForCausalLM', 'GptOssForCausalLM', 'Qwen2VLModel',
     'T5EncoderModel',
@@ -89,7 +89,7 @@ NOT_PACKED = {
     'DeepseekV32Model': "'position_ids' must count up by 1 .* chooses its own keys",
     'JambaModel': "'position_ids' must count up by 1 .* tokens meet outside attention",
     'MobileBertModel': "'position_ids' must count up by 1 .* tokens meet outside attention",
-    'ColPaliForRetrieval': "'position_ids' must be None .* does not pass it on",
+    'ColPaliForRetrieval': "'position_ids' must count up by 1 .* masks do not mark packed",
 }
 
 

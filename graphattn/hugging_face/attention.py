@@ -128,8 +128,9 @@ def _attend(
         raise ValueError(f"{type(module).__name__} has attn_implementation={NAME!r}, but no graph "
                          f"to attend along; call graphattn.hugging_face.attach(model, along)")
     call = present_call()
-    if call is not None and call.packing is not None:
-        call.packing.is_seen = True
+    for seen in (call, attention_mask):
+        if getattr(seen, 'packing', None) is not None:
+            seen.packing.is_seen = True
     indices, part = (options.pop(name, None) for name in ('indices', 'part_of_batch'))
     is_cross = _is_cross(attachment, query, key, attention_mask)
     is_left = is_cross and attachment.attends and not attachment.is_named
@@ -150,7 +151,7 @@ def _attend(
                            terms), None
     is_causal = not attachment.adds_masks and _is_causal(module, is_causal, attention_mask)
     packed = _packed_lengths(module, options | {'position_bias': position_bias}, attention_mask,
-                             query, key, is_cross, indices is not None)
+                             query, key, is_causal, is_cross, indices is not None)
     attention_mask = _meant(attention_mask, query, key, is_causal, is_cross)
     source = getattr(module, 'graph_source', None)
     tokens, rules = tokens_and_rules(attention_mask, query, key, is_cross, indices is not None,
@@ -196,7 +197,8 @@ def _wants_weights(options: dict[str, Any]) -> bool:
 
 
 def _packed_lengths(module: nn.Module, options: dict[str, Any], mask: Tensor | None, query: Tensor,
-                    key: Tensor, is_cross: bool, has_indices: bool) -> tuple[int, ...] | None:
+                    key: Tensor, is_causal: bool, is_cross: bool,
+                    has_indices: bool) -> tuple[int, ...] | None:
     """Return the lengths of all sequences if rows of the batch contain several sequences, or
     ``None`` if each row contains one."""
     pointers = {name: options[name] for name in POINTERS if options.get(name) is not None}
@@ -209,7 +211,7 @@ def _packed_lengths(module: nn.Module, options: dict[str, Any], mask: Tensor | N
     if packing.pointers and is_lazy and mask.padding() is not None:
         raise ValueError("'attention_mask' must be None with 'cu_seq_lens_q', because packed "
                          "sequences have no padding (got a mask with padding); omit one of them")
-    is_encoder = mask.is_of_encoder if is_lazy else not _is_causal(module, None, mask)
+    is_encoder = mask.is_of_encoder if is_lazy else not is_causal
     is_refused = bool(packing.pointers) and (is_cross or has_indices)
     lengths = None if is_refused else packing.lengths(query, query if is_cross else key, is_encoder)
     if lengths is None and not is_refused:
@@ -226,7 +228,9 @@ def _packed_lengths(module: nn.Module, options: dict[str, Any], mask: Tensor | N
     elif not (packing.takes_positions or options.get('position_bias') is not None) or (
             packing.is_replaced(own)):
         why = f'for {kind}, whose positions do not begin again'
-    elif not (is_lazy or pointers):
+    elif not (is_lazy or pointers) or is_lazy and not (
+            mask.is_of_encoder or is_causal or module.graph_attachment.adds_masks):
+        # The latter, as in PaliGemma, are causal only if they have more to say, such as packing.
         why = f'for {kind}, whose masks do not mark packed sequences'
     else:
         return lengths

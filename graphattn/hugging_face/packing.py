@@ -113,11 +113,14 @@ class Packing:
 def joins_tokens(model: nn.Module) -> bool:
     """Return whether neighbouring tokens meet outside attention, also those of two sequences: in
     convolutions, in states of linear attention, or in embeddings."""
+    from transformers import PreTrainedModel
     config = model.config
+    inner = tuple(f'{name}.' for name, module in model.named_modules() if name and isinstance(
+        module, PreTrainedModel))  # which answer for themselves
     return (not {*(getattr(config, 'layer_types', None) or ())} <= OF_ATTENTION
             or bool(getattr(config, 'trigram_input', False))
             or any(isinstance(module, nn.Conv1d) and module.kernel_size != (1,)
-                   for module in model.modules()))
+                   and not name.startswith(inner) for name, module in model.named_modules()))
 
 
 def _between(pointers: Mapping[str, Tensor], query: Tensor, key: Tensor) -> tuple[int, ...]:
