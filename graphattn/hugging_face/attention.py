@@ -204,7 +204,7 @@ def _packed_lengths(module: nn.Module, options: dict[str, Any], mask: Tensor | N
     pointers = {name: options[name] for name in POINTERS if options.get(name) is not None}
     call, is_lazy = present_call(), isinstance(mask, LazyMask)
     packing = mask.packing if is_lazy else None if call is None else call.packing
-    if packing is None and pointers:  # which the model has made itself
+    if pointers and not (packing and packing.pointers):  # which the model has made itself
         packing = Packing(pointers)
     if packing is None:
         return None

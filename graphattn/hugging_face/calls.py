@@ -28,20 +28,12 @@ OF_OWN_MASKS = 'block_sequence_ids', 'allow_is_causal_skip', 'mask_function'
 
 
 class Call(NamedTuple):
-    """Facts about a call of a model.
-
-    Args:
-        packing (Packing, optional): Marks of several sequences in a row, if there are any.
-        wants_weights (bool): Whether the caller asks for attention weights.
-        has_only_tokens (bool): Whether the call has only tokens and padding as arguments, so that a
-            causal mask excludes only padding and later keys.
-        outer (Call, optional): The call of the model around this one.
-    """
+    """Facts about a call of a model."""
 
     packing: Packing | None
-    wants_weights: bool
-    has_only_tokens: bool
-    outer: Call | None
+    wants_weights: bool  # of attention
+    has_only_tokens: bool  # and padding, so that a causal mask excludes only these and later keys
+    outer: Call | None  # of the model around this one
 
 
 class _OfThread(threading.local):
@@ -88,8 +80,8 @@ def _enter_model(names: list[str], is_plain: bool, joins: bool, model: nn.Module
 
 
 def leaving_model(model: nn.Module, args: tuple, out: Any) -> None:
-    """End the :class:`Call` that :func:`entering_model` began. Raise a ``ValueError`` if it marked
-    several sequences in a row, and no attention has seen the marks."""
+    """End the :class:`Call` that :func:`entering_model` began, or raise a ``ValueError`` if it
+    marked several sequences in a row and no attention has seen the marks."""
     place = _place()
     if place.call is None:
         return
@@ -107,9 +99,8 @@ def leaving_model(model: nn.Module, args: tuple, out: Any) -> None:
 
 
 def entering_attention(module: nn.Module) -> Callable:
-    """Return a forward pre-hook for an attached ``module``. Before each call it records, in
-    ``module.graph_attachment``, whether the keys come from other hidden states than the queries,
-    and whether the module is called with a cache."""
+    """Return a forward pre-hook for an attached ``module``, which records in its attachment
+    whether keys come from other hidden states than queries, and whether there is a cache."""
     return partial(_enter_attention, _arguments(type(module)))
 
 

@@ -21,33 +21,28 @@ OF_ATTENTION = {'full_attention', 'sliding_attention', 'chunked_attention', 'win
 
 
 class Packing:
-    """Arguments of a model that may mark several sequences in a row: ``cu_seq_lens_q`` and
-    ``cu_seq_lens_k``, or ``position_ids``.
-
-    Args:
-        pointers (dict): The first two by name, if they are given.
-        position_ids (Tensor, optional): int64 ``[batch or 1, length]``.
-        has_cache (bool): Whether the model is called with a cache.
-        takes_positions (bool): Whether the positions of tokens can begin again in the model.
-        joins_tokens (bool): Whether neighbouring tokens meet outside attention.
-    """
+    """Arguments of a model that may mark several sequences in a row."""
 
     def __init__(self, pointers: Mapping[str, Tensor], position_ids: Tensor | None = None,
                  has_cache: bool = False, takes_positions: bool = True,
                  joins_tokens: bool = False):
-        self.pointers, self.position_ids, self.has_cache = pointers, position_ids, has_cache
-        self.takes_positions, self.joins_tokens = takes_positions, joins_tokens
-        self._is_replaced: bool | None = None
+        self.pointers = pointers  # those of POINTERS that are given
+        self.position_ids = position_ids  # [batch or 1, length]
+        self.has_cache = has_cache
+        self.takes_positions = takes_positions  # so that positions can begin again
+        self.joins_tokens = joins_tokens
         self.is_seen = False  # by attention
-        self._found: dict[tuple[int, int, bool], tuple[int, ...] | None] = {}
+        self._is_replaced: bool | None = None
+        self._found: dict[tuple[int, ...], tuple[int, ...] | None] = {}
 
     @staticmethod
     def of_call(given: Mapping[str, Any], takes_positions: bool,
                 joins_tokens: bool) -> Packing | None:
         """Return what the arguments of a model may mark, or ``None`` if they cannot mark any
-        sequences. Position ids mark none beside an ``attention_mask``, as in transformers."""
+        sequences."""
         pointers = {name: given[name] for name in POINTERS if given.get(name) is not None}
         position_ids = given.get('position_ids')
+        # A mask says that each row is one sequence, as in transformers.
         if not isinstance(position_ids, Tensor) or given.get('attention_mask') is not None:
             position_ids = None
         elif position_ids.dim() == 3 and len(position_ids) == 4:
@@ -56,9 +51,8 @@ class Packing:
             position_ids = None
         if position_ids is None and not pointers:
             return None
-        return Packing(pointers, position_ids,
-                       any(given.get(name) is not None for name in OF_CACHE),
-                       takes_positions, joins_tokens)
+        has_cache = any(given.get(name) is not None for name in OF_CACHE)
+        return Packing(pointers, position_ids, has_cache, takes_positions, joins_tokens)
 
     @property
     def name(self) -> str:
@@ -83,31 +77,26 @@ class Packing:
 
     def lengths(self, query: Tensor, key: Tensor, is_encoder: bool) -> tuple[int, ...] | None:
         """Return the lengths of all sequences, row by row, or ``None`` if each row contains one
-        sequence.
-
-        Args:
-            query (Tensor): ``[batch, heads, num_queries, channels]``.
-            key (Tensor): ``[batch, num_kv_heads, num_keys, channels]``.
-            is_encoder (bool): Whether transformers itself reads no sequences from the position ids
-                of the model.
-        """
-        batch, _, length, _ = query.shape
-        if self.pointers:
-            return _between(self.pointers, query, key)
-        fits = self.position_ids is not None and self.position_ids.shape in (
-            (1, length), (batch, length))
-        if not fits:
-            return None
+        sequence."""
         # All layers share the result, whose values are read once.
-        at = batch, length, is_encoder
+        at = len(query), query.size(2), key.size(2), is_encoder
         if at not in self._found:
-            self._found[at] = between_starts(self.position_ids.expand(batch, -1), is_encoder)
-        if self._found[at] is not None and (self.has_cache or key.size(2) != length):
+            self._found[at] = _between(self.pointers, query, key) if self.pointers else (
+                self._between_starts(query, key, is_encoder))
+        return self._found[at]
+
+    def _between_starts(self, query: Tensor, key: Tensor,
+                        is_encoder: bool) -> tuple[int, ...] | None:
+        batch, length = len(query), query.size(2)
+        if self.position_ids.shape not in ((1, length), (batch, length)):
+            return None
+        found = between_starts(self.position_ids.expand(batch, -1), is_encoder)
+        if found is not None and (self.has_cache or key.size(2) != length):
             raise ValueError("'position_ids' must count up by 1 with a cache, because packed "
                              "sequences cannot share a cache (got 'position_ids' that begin again "
                              "inside a row); pass use_cache=False, or an 'attention_mask' of ones "
                              "if each row is one sequence")
-        return self._found[at]
+        return found
 
 
 def joins_tokens(model: nn.Module) -> bool:
