@@ -93,7 +93,7 @@ CACHES = {
     # transformers
     'graphattn/hugging_face/attaching.py register': Cache('nothing: transformers is there', ''),
     'graphattn/hugging_face/modules.py': Cache('the class of a module', ''),
-    'graphattn/hugging_face/attention.py': Cache('the class of a module', ''),
+    'graphattn/hugging_face/calls.py': Cache('the class of a module', ''),
     # One call's own
     'graphattn/graphs/pair_mask.py': Cache('the object, which lives for one call', ''),
     'graphattn/placement/padded.py': Cache('the object, which lives for one call', ''),

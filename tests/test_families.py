@@ -1,13 +1,17 @@
 """Models of transformers along all edges give what they give before, or are refused.
 
-``python -m tests.families`` tries every model; these are some of each kind."""
+``python -m tests.families`` tries every model; these are some of each kind. ``--question`` packing
+and weights ask whether packed sequences, and weights that a model returns, are equal too."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
 pytest.importorskip('transformers')
 
+from tests.families import packing, weights  # noqa: E402
 from tests.families.attaching import examine  # noqa: E402
 
 EQUAL = [
@@ -66,6 +70,47 @@ def test_what_stays_as_it_is_is_named(name):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', REFUSED)
 def test_who_cannot_be_attached_is_refused_and_stays_as_he_is(name):
-    import re
     found = examine(name)
     assert found.result == 'refused' and re.search(REFUSED[name], found.why), found
+
+
+PACKED = [
+    # position ids that attention does not receive, in encoders and decoders
+    'BertModel', 'DistilBertForMaskedLM', 'ModernBertModel', 'RobertaModel', 'NomicBertModel',
+    'OPTForCausalLM', 'GPT2LMHeadModel', 'EsmModel', 'Gemma3ForConditionalGeneration',
+    # those that it receives, with windows, sinks, softcaps and relative positions
+    'LlamaForCausalLM', 'MistralModel', 'Gemma2ForCausalLM', 'GptOssForCausalLM', 'Qwen2VLModel',
+    'T5EncoderModel',
+]
+NOT_PACKED = {
+    'BartForCausalLM': "'position_ids' must count up by 1 .* positions do not begin again",
+    'CsmDepthDecoderModel': "'position_ids' must count up by 1 .* positions do not begin again",
+    'DogeModel': "'position_ids' must count up by 1 .* masks do not mark packed sequences",
+    'DeepseekV32Model': "'position_ids' must count up by 1 .* chooses its own keys",
+    'JambaModel': "'position_ids' must count up by 1 .* tokens meet outside attention",
+    'MobileBertModel': "'position_ids' must count up by 1 .* tokens meet outside attention",
+    'ColPaliForRetrieval': "'position_ids' must count up by 1 .* masks do not mark packed",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', PACKED)
+def test_packed_sequences_equal_the_same_sequences_alone(name):
+    assert (found := packing.examine(name)).result == 'equal', found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', NOT_PACKED)
+def test_what_cannot_mark_packed_sequences_is_refused_by_name(name):
+    found = packing.examine(name)
+    assert found.result == 'refused' and re.search(NOT_PACKED[name], found.why), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('layers', [None, [1]], ids=['all layers', 'one layer'])
+@pytest.mark.parametrize('name', [
+    'BertModel', 'GPT2LMHeadModel', 'LlamaModel', 'GptOssModel', 'T5Model', 'BartModel', 'ViTModel',
+    'Wav2Vec2Model', 'CLIPModel', 'T5Gemma2Model', 'DeepseekV32Model',
+    'EncoderDecoderModel (bert, gpt2)'])
+def test_weights_that_a_model_returns_are_those_of_its_own_code(name, layers):
+    assert (found := weights.examine(name, layers)).result == 'equal', found

@@ -379,11 +379,11 @@ def test_other_models_of_the_same_config_do_not_change(name):
     assert one.config._attn_implementation != 'sdpa'
 
 
-@pytest.mark.parametrize('family', ['BERT', 'Llama'])
+@pytest.mark.parametrize('family', ['BERT', 'Llama', 'GPT-2'])
 def test_weights_equal_those_under_the_dense_mask(family):
     model, is_token = new_model(family), PADDINGS['left']
     model.set_attn_implementation('eager')
-    mask = dense_mask(is_token, is_causal=family == 'Llama')
+    mask = dense_mask(is_token, is_causal=FAMILIES[family][2])
     added = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float).min)
     kwargs = inputs(family, is_token, is_dense=False)
     expected = model(**{**kwargs, 'attention_mask': added}, output_attentions=True).attentions
@@ -679,6 +679,8 @@ BAD = {
                "'model' must.*attention that.*got LongformerModel,"),
     'along': (lambda: attach(new_model('BERT'), 3), TypeError,
               "'along' must be a GraphSource, a Pattern, .* \\(got int\\)"),
+    'class': (lambda: attach(new_model('BERT'), SlidingWindow), TypeError,
+              "'along' must be .* \\(got the class SlidingWindow\\)"),
     'expression': (lambda: attach(new_model('BERT'), 'SlidingWidnow(3)'), ValueError,
                    "unknown pattern .* did you mean 'SlidingWindow'"),
     'heads': (lambda: attach(new_model('BERT'), SOURCES['block model']().__class__(2, 8)),
@@ -715,6 +717,8 @@ BAD = {
     'length': (lambda: attach(new_model('BERT'), PatternSource(LearnedMaskSource(
         4, 8, mode='dam_unstructured').freeze()))(TOKENS), ValueError,
         "at most 8 tokens, .* \\(got 20\\)"),
+    'mask_of_heads': (lambda: attach(new_model('GPT-2'), PATTERN)(TOKENS, head_mask=torch.ones(4)),
+                      ValueError, "'head_mask' must be None, .* no mask of heads"),
     'mask_of_ints': (lambda: attach(new_model('BERT'), PATTERN)(
         TOKENS, attention_mask=torch.ones(BATCH, 1, LENGTH, LENGTH).long()), ValueError,
         r"'attention_mask' must.*True =.*\(got torch.int64"),

@@ -13,12 +13,8 @@ from torch.utils.hooks import RemovableHandle
 
 from graphattn._checks import check_kind
 from graphattn.functional.recursion import is_one_hop
-from graphattn.hugging_face.attention import (
-    forget_tokens,
-    graph_attention,
-    noticing_keys,
-    noticing_tokens,
-)
+from graphattn.hugging_face.attention import graph_attention
+from graphattn.hugging_face.calls import entering_attention, entering_model, leaving_model
 from graphattn.hugging_face.heads import check_head_numbers, source_of_heads, without_heads
 from graphattn.hugging_face.lazy_mask import lazy_mask, lazy_mask_of_logits
 from graphattn.hugging_face.modules import (
@@ -34,7 +30,7 @@ from graphattn.hugging_face.modules import (
     own_configs,
     warn_of_rest,
 )
-from graphattn.hugging_face.state import Attachment
+from graphattn.hugging_face.state import Attachment, check_unchanged
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
 from graphattn.ops import check_backend
 from graphattn.patterns import Pattern
@@ -46,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ['attach', 'attached', 'detach']
 
-Along = GraphSource | Pattern | HeadClusters | str | None
+Along = GraphSource | Pattern | HeadClusters | str | None  # or a Fit, which has such an along()
 OLDEST = '5.17'  # earlier versions make masks and pass chosen keys in other ways
 
 
@@ -77,8 +73,11 @@ def attach(
                                 that is the same for all heads and queries, ``[batch, 1, 1, keys]``
     masks                       causal masks, windows and chunks, evaluated on the edges only; masks
                                 of four dimensions, boolean or added to logits, read on the edges
-    packed sequences            marked by ``cu_seq_lens_q`` or by restarting ``position_ids``:
-                                each sequence has its own positions, windows and global tokens
+    packed sequences            marked by ``cu_seq_lens_q``, or by ``position_ids`` that do not
+                                count up by 1, without an ``attention_mask``: each sequence has its
+                                own positions, windows and global tokens. In encoders, sequences
+                                must begin at the lowest position. If a model cannot mark them: an
+                                error
     ``position_bias``           read on the edges, with its gradient
     ``indices``                 define the edges (``BipartiteGraph.from_topk``); ``along`` is
                                 ``None``
@@ -88,11 +87,16 @@ def attach(
                                 attention module has a graph break
     continuous batching         not supported by transformers for other implementations of attention
     cache                       dynamic, static, sliding and quantised: each new token gets its own
-                                edges of the pattern. Patterns that depend on the length, such as
-                                random keys, change as a sequence grows; cached tokens then keep
-                                the edges of shorter sequences. Clusters by content need a cache
-                                that drops no keys. Other sources need ``use_cache=False``
-    ``output_attentions``       dense weights, 0 where there is no edge
+                                edges of the pattern, and the results are those of the whole
+                                sequence. The edges of random patterns, such as random keys, change
+                                as a sequence grows; cached tokens then keep the edges of shorter
+                                sequences, with a warning. ``Cropped`` patterns do not change.
+                                Clusters by content need a cache that drops no keys. Other sources
+                                need ``use_cache=False``
+    ``output_attentions``       dense weights, 0 where there is no edge. Layers that are not
+                                attached then compute theirs by the model's own code
+    changes after ``attach``    of ``attn_implementation`` or of attached modules: an error that
+                                names ``detach``
     fewer heads of keys         not repeated, unless each head has its own graph
     ``softcap``, ``s_aux``      applied; ``sinks`` of each query: an error
     cross-attention             recognised in a call by separate hidden states for keys, or by
@@ -106,11 +110,11 @@ def attach(
             ``AttentionInterface``.
         along (GraphSource, Pattern, str or None): A source, a pattern, its expression
             (``'SlidingWindow(64) | GlobalTokens(1)'``), the name of a preset (``'bigbird'``), or
-            the :class:`HeadClusters` of one of the ``heads``. ``None`` is for models that choose
-            their own keys and pass ``indices``. A mapping from layers to these, or a list with one
-            for each layer, gives layers different graphs; a
-            :class:`graphattn.sources.PatternSource` of several patterns gives heads different
-            graphs.
+            the :class:`HeadClusters` of one of the ``heads``, or a
+            :class:`graphattn.hugging_face.Fit`. ``None`` is for models that choose their own keys
+            and pass ``indices``. A mapping from layers to these, or a list with one for each layer,
+            gives layers different graphs; a :class:`graphattn.sources.PatternSource` of several
+            patterns gives heads different graphs.
         layers (sequence, optional): Indices of self-attention modules in the order of
             ``model.modules()``, or names of attention modules. If omitted, all self-attention
             modules. In cross-attention that is named here, query i of a pattern is at the position
@@ -154,6 +158,7 @@ def attach(
     check_backend(backend)
     check_diffusion(hops, teleport, learn_teleport)
     modules = attention_modules(model)
+    check_unchanged(model)
     given, sources = _sources_of(along, layers, modules)
     plain = is_one_hop(hops, teleport)
     if not plain and None in sources.values():
@@ -226,6 +231,7 @@ def kept(model: nn.Module) -> Iterator[None]:
     """Return a context manager that restores, at its end, the attachments that a model had at its
     beginning: which modules attended along which source, with which settings and learned
     teleports."""
+    check_unchanged(model)
     before = {module: (module.graph_attachment, getattr(module, 'graph_source', None),
                        getattr(module, 'graph_teleport_logit', None))
               for module in model.modules() if hasattr(module, 'graph_attachment')}
@@ -272,6 +278,7 @@ def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
     for name, (source, attached_heads) in plans.items():
         switch(modules[name], replace(modules[name].graph_attachment, heads=attached_heads,
                                        attends=source is not None), source)
+    _remember_layers(model)
     if not any(map(attends, modules.values())):
         forget(model)
     return model
@@ -282,6 +289,8 @@ def _sources_of(along: Any, layers: Sequence[int | str] | None, modules: dict[st
     """Return a pair: the layers that the caller named, or ``None``; and a dict from the name of
     each module to attach to its source. ``along`` and ``layers`` are the arguments of
     :func:`attach`. ``modules`` contains the attention modules of the model by name."""
+    if callable(getattr(along, 'along', None)):
+        along = along.along()
     if isinstance(along, Mapping):
         if layers is not None:
             raise ValueError("'layers' must be None if 'along' is a mapping, whose keys already "
@@ -380,10 +389,10 @@ def switch(module: nn.Module, attachment: Attachment, source: GraphSource | None
 def _hooks(module: nn.Module, attachment: Attachment) -> tuple[RemovableHandle, ...]:
     from transformers import PreTrainedModel
     if attachment.attends:
-        return module.register_forward_pre_hook(noticing_keys(module), with_kwargs=True),
+        return module.register_forward_pre_hook(entering_attention(module), with_kwargs=True),
     if isinstance(module, PreTrainedModel):
-        return (module.register_forward_pre_hook(noticing_tokens(module), with_kwargs=True),
-                module.register_forward_hook(forget_tokens))
+        return (module.register_forward_pre_hook(entering_model(module), with_kwargs=True),
+                module.register_forward_hook(leaving_model, always_call=True))
     return ()
 
 
@@ -396,24 +405,38 @@ def _remove_hooks(module: nn.Module) -> None:
 def _use_graphs(model: nn.Module) -> None:
     for module in configured(model):
         module.config._attn_implementation = along_graphs(module.graph_attachment.before)
+    _remember_layers(model)
+
+
+def _remember_layers(model: nn.Module) -> None:
+    for outer in configured(model):
+        if hasattr(outer, 'graph_attachment') and not attends(outer):
+            outer.graph_attachment.layers = {
+                name: module for name, module in outer.named_modules() if attends(module)}
 
 
 def forget(model: nn.Module) -> None:
     """Restore the original attention of all modules of a model, and remove their sources. Outer
     modules come first, because a change of their config also changes the configs of inner
     modules."""
+    before: dict[str, Any] = {}
     for module in model.modules():
         if hasattr(module, 'graph_attachment'):
             switch(module, replace(module.graph_attachment, attends=False))
             _remove_hooks(module)
+            before = before or module.graph_attachment.before
             module.config._attn_implementation = module.graph_attachment.before
             del module.graph_attachment
+    for module in configured(model):  # of modules that were built after attach
+        if before and module.config._attn_implementation in (NAME, NAME_FOR_EAGER):
+            module.config._attn_implementation = before['']
 
 
 def _as_source(along: Along) -> GraphSource | None:
     if not isinstance(along, Along):
+        what = f'the class {along.__name__}' if isinstance(along, type) else type(along).__name__
         raise TypeError(f"'along' must be a GraphSource, a Pattern, a str such as "
-                        f"'SlidingWindow(3)', or None (got {type(along).__name__})")
+                        f"'SlidingWindow(3)', a Fit, or None (got {what})")
     return None if along is None else as_source(along)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +19,7 @@ from graphattn.hugging_face.attaching import attends, switch
 from graphattn.layers.padded import PairRules
 from graphattn.placement.padded import PaddedTokens
 
-__all__ = ['Attending', 'OneSequence', 'run_all']
+__all__ = ['Attending', 'OneSequence', 'as_batches', 'run_all']
 
 BLOCK = 2**20  # weights at once
 
@@ -32,8 +33,7 @@ def run_all(model: nn.Module, modules: dict[str, nn.Module], batches: Iterable[A
         model (Module): The model. Its attachments change, so call this function inside
             :func:`kept`.
         modules (dict): Attention modules of the model by name.
-        batches (iterable): Inputs of the model: dicts of its arguments, or Tensors of
-            ``input_ids``.
+        batches (iterable): Inputs of the model: dicts of its arguments, or ``input_ids``.
         watching (Attending): Computes the attention and measures its weights.
         ids (Tensor): Ids of the tokens that count as special, int64 ``[num_ids]``.
     """
@@ -47,16 +47,51 @@ def run_all(model: nn.Module, modules: dict[str, nn.Module], batches: Iterable[A
 
 @torch.no_grad()
 def _run(model: nn.Module, batch: Any, watching: Attending, ids: Tensor) -> None:
-    batch = {'input_ids': batch} if isinstance(batch, Tensor) else batch
-    if not isinstance(batch, Mapping):
-        raise TypeError(f"'batches' must contain tensors, or dicts of the model's arguments (got "
-                        f"{type(batch).__name__})")
-    batch = {name: value for name, value in batch.items() if name != 'labels'}
+    batch = _arguments(batch, model.device)
     if getattr(model.config, 'use_cache', None):
         batch.setdefault('use_cache', False)
     watching.begin(*(None if tokens is None else torch.isin(tokens, ids.to(tokens.device))
                      for tokens in map(batch.get, ('input_ids', 'decoder_input_ids'))))
     model.base_model(**batch)
+
+
+def as_batches(batches: Any) -> Iterable[Any]:
+    """Return the inputs of a model one by one, also if there is only one and it stands alone."""
+    is_one = isinstance(batches, Mapping | str) or isinstance(
+        batches, Tensor | np.ndarray) and batches.ndim < 3
+    if isinstance(batches, Sequence) and batches and isinstance(batches[0], int):
+        is_one = True
+    if not (is_one or isinstance(batches, Iterable)):
+        raise TypeError(f"'batches' must be an iterable of tensors, or of dicts of the model's "
+                        f"arguments (got {type(batches).__name__})")
+    return [batches] if is_one else batches
+
+
+def _arguments(batch: Any, device: torch.device) -> dict[str, Any]:
+    """Return the arguments of a model that one of several batches stands for, without labels."""
+    if isinstance(batch, Sequence) and len(batch) == 1 and isinstance(batch[0], Tensor):
+        batch = batch[0]  # of a DataLoader of a TensorDataset
+    given = batch if isinstance(batch, Mapping) else {'input_ids': batch}
+    return {name: _tensor(name, value, device) for name, value in given.items()
+            if name != 'labels'}
+
+
+def _tensor(name: str, value: Any, device: torch.device) -> Any:
+    is_one, kind = isinstance(value, Sequence) or name == 'input_ids', type(value).__name__
+    if isinstance(value, np.ndarray | Sequence) and not isinstance(value, str):
+        try:
+            value = torch.as_tensor(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"'batches' must contain tensors, or rows of equal lengths (got "
+                            f"{name!r} of type {kind}: {error}); call the tokenizer with "
+                            f"padding=True and return_tensors='pt'") from error
+    if name == 'input_ids' and (not isinstance(value, Tensor) or value.is_floating_point()):
+        raise TypeError(f"'batches' must contain tensors of token ids, or dicts of the model's "
+                        f"arguments (got {getattr(value, 'dtype', kind)}); call the tokenizer with "
+                        f"return_tensors='pt'")
+    if not isinstance(value, Tensor):
+        return value
+    return (value[None] if is_one and value.dim() == 1 else value).to(device)
 
 
 @dataclass

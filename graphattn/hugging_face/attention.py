@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
-from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from graphattn._checks import is_float
-from graphattn._tensors import is_autocast, is_one
+from graphattn._tensors import is_autocast
 from graphattn.functional.drive import Placement, drive
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.hugging_face.lazy_mask import CALL, LazyMask
+from graphattn.hugging_face.calls import present_call
+from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.hugging_face.modules import NAME
-from graphattn.hugging_face.packing import POINTERS, check_not_packed, packed_lengths
+from graphattn.hugging_face.packing import POINTERS, Packing
 from graphattn.hugging_face.state import Attachment
 from graphattn.layers.padded import (
     PairRules,
@@ -25,7 +24,7 @@ from graphattn.layers.padded import (
     warn_of_zeros_and_ones,
 )
 from graphattn.ops import LogitTerms
-from graphattn.patterns import Full
+from graphattn.patterns import Causal, Full, Pattern
 from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import GraphSource, PatternSource
 
@@ -36,83 +35,11 @@ REFUSED = {
     'sinks': 'sink of its own for each query',
     'block_indices': 'blocks of keys',
     'cache': 'paged cache',
+    'head_mask': 'mask of heads',
 }
 # Added to logits for padding: -10,000 in BERT's first code and in models derived from it.
 PADDING_BELOW = -9_000
-# Names of arguments with the hidden states of keys; the hidden states of queries come first.
-OF_KEYS = ('key_value_states', 'encoder_hidden_states', 'cross_attention_states', 'key', 'keys',
-           'k', 'key_tensor', 'context', 'context_hidden_states')
-OF_CACHE = 'past_key_values', 'layer_past'
 OF_EDGES = 'indices', 'part_of_batch'
-Hook = Callable[[nn.Module, tuple, dict[str, Any]], None]
-# Arguments of a model that do not change which token attends to which. Padding does, but the mask
-# has it.
-OF_TOKENS = {'input_ids', 'inputs_embeds', 'attention_mask', 'labels', 'logits_to_keep',
-             'use_cache', 'return_dict', 'output_hidden_states', 'output_attentions'}
-# Words in the code of models whose masks may say more than such arguments.
-OF_OWN_MASKS = 'block_sequence_ids', 'allow_is_causal_skip', 'mask_function'
-
-
-def noticing_keys(module: nn.Module) -> Hook:
-    """Return a forward pre-hook for ``module``. Before each call it records, in
-    ``module.graph_attachment``, whether the keys come from other hidden states than the queries,
-    and whether the module is called with a cache."""
-    return partial(_notice_keys, _arguments(type(module)))
-
-
-def _notice_keys(names: list[str], module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-    given = dict(zip(names, args)) | kwargs
-    of_queries = next((x for x in given.values() if isinstance(x, Tensor)), None)
-    attachment = module.graph_attachment
-    attachment.has_other_keys = any(isinstance(given.get(name), Tensor) and not is_one(
-        given[name], of_queries) for name in OF_KEYS)
-    attachment.has_cache = any(given.get(name) is not None for name in OF_CACHE)
-
-
-@cache
-def _arguments(kind: type[nn.Module]) -> list[str]:
-    return list(inspect.signature(kind.forward).parameters)[1:]
-
-
-def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """Return whether a call is cross-attention. It is if the keys come from other hidden states
-    than the queries. It also is if there are not as many keys as queries, and neither a cache nor a
-    mask that the model has built explains this."""
-    is_told = attachment.has_cache or isinstance(mask, LazyMask)
-    return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
-
-
-def noticing_tokens(model: nn.Module) -> Hook:
-    """Return a forward pre-hook for ``model``. While a compiler traces a call, the hook records in
-    ``CALL`` whether the arguments contain only tokens and padding. If so, the masks of the model
-    exclude only padding and later keys."""
-    kind = type(model)
-    return partial(_notice_tokens, None if _has_own_masks(kind) else _arguments(kind))
-
-
-@cache
-def _has_own_masks(kind: type[nn.Module]) -> bool:
-    """Return whether the code of a model may build masks from more than tokens and padding."""
-    from transformers import PreTrainedModel
-    own = kind.__mro__[:kind.__mro__.index(PreTrainedModel)]
-    try:
-        sources = {inspect.getsource(inspect.getmodule(each)) for each in own}
-    except (OSError, TypeError):
-        return True
-    return any(word in source for source in sources for word in OF_OWN_MASKS)
-
-
-def _notice_tokens(names: list[str] | None, model: nn.Module, args: tuple,
-                   kwargs: dict[str, Any]) -> None:
-    if torch.compiler.is_compiling():
-        given = None if names is None else dict(zip(names, args)) | kwargs
-        CALL.has_only_tokens = given is not None and all(
-            name in OF_TOKENS or value is None for name, value in given.items())
-
-
-def forget_tokens(model: nn.Module, args: tuple, out: Any) -> None:
-    if torch.compiler.is_compiling():
-        CALL.has_only_tokens = False
 
 
 def graph_attention(
@@ -158,10 +85,13 @@ def _is_traced(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | Non
     source, window = getattr(module, 'graph_source', None), options.get('sliding_window')
     if not isinstance(source, PatternSource) or not source.is_traced or source.max_length:
         return False
-    says_more = any(options.get(name) is not None for name in (*REFUSED, *POINTERS, *OF_EDGES))
+    call = present_call()
+    says_more = call is not None and (call.wants_weights or call.packing is not None) or any(
+        options.get(name) is not None for name in (*REFUSED, *POINTERS, *OF_EDGES))
     return not (mask is not None or position_bias is not None or says_more or attachment.adds_masks
                 or attachment.has_other_keys or attachment.has_cache
-                or options.get('position_ids') is not None and not CALL.has_only_tokens
+                or options.get('position_ids') is not None and not (
+                    call is not None and call.has_only_tokens)
                 or options.get('output_attentions') or query.size(2) != key.size(2)
                 or window is not None and window < key.size(2))
 
@@ -197,13 +127,18 @@ def _attend(
     if attachment is None:
         raise ValueError(f"{type(module).__name__} has attn_implementation={NAME!r}, but no graph "
                          f"to attend along; call graphattn.hugging_face.attach(model, along)")
+    call = present_call()
+    for seen in (call, attention_mask):
+        if getattr(seen, 'packing', None) is not None:
+            seen.packing.is_seen = True
     indices, part = (options.pop(name, None) for name in ('indices', 'part_of_batch'))
     is_cross = _is_cross(attachment, query, key, attention_mask)
     is_left = is_cross and attachment.attends and not attachment.is_named
     if is_left:
         _warn_of_cross(type(module).__name__)
     if indices is None and (is_left or not attachment.attends):
-        return _as_before(module, attachment.before[''], (query, key, value), attention_mask,
+        before = 'eager' if _wants_weights(options) else attachment.before['']
+        return _as_before(module, before, (query, key, value), attention_mask,
                           dropout=dropout, scaling=scaling, is_causal=is_causal,
                           position_bias=position_bias, **options)
     _check_options(options, module, attention_mask, key)
@@ -215,14 +150,10 @@ def _attend(
                            attention_mask, _is_causal(module, is_causal, attention_mask),
                            terms), None
     is_causal = not attachment.adds_masks and _is_causal(module, is_causal, attention_mask)
+    packed = _packed_lengths(module, options | {'position_bias': position_bias}, attention_mask,
+                             query, key, is_causal, is_cross, indices is not None)
     attention_mask = _meant(attention_mask, query, key, is_causal, is_cross)
     source = getattr(module, 'graph_source', None)
-    if is_cross or indices is not None:
-        check_not_packed(options, 'in cross-attention' if is_cross else
-                         'for a model that chooses its own keys')
-        packed = None
-    else:
-        packed = packed_lengths(options, attention_mask, query, key, attachment.has_cache)
     tokens, rules = tokens_and_rules(attention_mask, query, key, is_cross, indices is not None,
                                       packed)
     if position_bias is not None:
@@ -238,19 +169,105 @@ def _attend(
         along = _graph_of(indices, source, tokens)
     else:
         along = _source_for(source, module, is_cross, query)
+        if attachment.has_cache and key.size(2) > query.size(2) and not attachment.has_decoded:
+            attachment.has_decoded = True
+            _warn_of_growth(along)
     query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
     logit = getattr(module, 'graph_teleport_logit', None)
     return attend_padded(query, key, value, along, tokens, rules, scale=scaling,
                          softcap=options.get('softcap'), sink=options.get('s_aux'),
                          dropout_p=dropout, hops=attachment.hops,
                          teleport=attachment.teleport if logit is None else logit.sigmoid(),
-                         return_attention_weights=bool(options.get('output_attentions')),
+                         return_attention_weights=_wants_weights(options),
                          backend=attachment.backend)
+
+
+def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+    """Return whether a call is cross-attention. It is if the keys come from other hidden states
+    than the queries. It also is if there are not as many keys as queries, and neither a cache nor a
+    mask that the model has built explains this."""
+    is_told = attachment.has_cache or isinstance(mask, LazyMask)
+    return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
+
+
+def _wants_weights(options: dict[str, Any]) -> bool:
+    # Many models take the argument out of the call before it reaches their attention.
+    call = present_call()
+    return bool(options.get('output_attentions') or call is not None and call.wants_weights)
+
+
+def _packed_lengths(module: nn.Module, options: dict[str, Any], mask: Tensor | None, query: Tensor,
+                    key: Tensor, is_causal: bool, is_cross: bool,
+                    has_indices: bool) -> tuple[int, ...] | None:
+    """Return the lengths of all sequences if rows of the batch contain several sequences, or
+    ``None`` if each row contains one."""
+    pointers = {name: options[name] for name in POINTERS if options.get(name) is not None}
+    call, is_lazy = present_call(), isinstance(mask, LazyMask)
+    packing = mask.packing if is_lazy else None if call is None else call.packing
+    if pointers and not (packing and packing.pointers):  # which the model has made itself
+        packing = Packing(pointers)
+    if packing is None:
+        return None
+    if packing.pointers and is_lazy and mask.padding() is not None:
+        raise ValueError("'attention_mask' must be None with 'cu_seq_lens_q', because packed "
+                         "sequences have no padding (got a mask with padding); omit one of them")
+    is_encoder = mask.is_of_encoder if is_lazy else not is_causal
+    is_refused = bool(packing.pointers) and (is_cross or has_indices)
+    lengths = None if is_refused else packing.lengths(query, query if is_cross else key, is_encoder)
+    if lengths is None and not is_refused:
+        return None
+    if has_indices and not packing.pointers and not module.graph_attachment.has_cache:
+        return None  # the model's own masks separate the sequences
+    kind, own = type(module).__name__, options.get('position_ids')
+    if is_cross:
+        why = 'in cross-attention'
+    elif has_indices:
+        why = 'for a model that chooses its own keys'
+    elif packing.joins_tokens:
+        why = f'for {kind}, around which neighbouring tokens meet outside attention'
+    elif not (packing.takes_positions or options.get('position_bias') is not None) or (
+            packing.is_replaced(own)):
+        why = f'for {kind}, whose positions do not begin again'
+    elif not (is_lazy or pointers) or is_lazy and not (
+            mask.is_of_encoder or is_causal or module.graph_attachment.adds_masks):
+        # The latter, as in PaliGemma, are causal only if they have more to say, such as packing.
+        why = f'for {kind}, whose masks do not mark packed sequences'
+    else:
+        return lengths
+    says = 'be None' if packing.pointers else 'count up by 1'
+    raise ValueError(f"{packing.name!r} must {says} {why}; pad the sequences instead, and pass an "
+                     f"'attention_mask'")
 
 
 def _warn_of_cross(kind: str) -> None:
     warnings.warn(f"cross-attention of {kind} is not replaced, because positions in two sequences "
                   f"do not correspond; name its modules in 'layers' to attach it", stacklevel=3)
+
+
+def _warn_of_growth(source: GraphSource) -> None:
+    """Warn if tokens get other edges as their sequence grows, which cached tokens cannot follow."""
+    for pattern in getattr(source, 'patterns', ()):
+        if isinstance(pattern, Pattern) and _changes(pattern, source.seed):
+            warnings.warn(f"the edges of {pattern} change as a sequence grows, but tokens in a "
+                          f"cache keep the edges of shorter sequences, so that other tokens may be "
+                          f"generated than with use_cache=False; attach Cropped(pattern, size) for "
+                          f"sequences of up to 'size' tokens, whose edges do not change",
+                          stacklevel=3)
+
+
+def _changes(pattern: Pattern, seed: int | None) -> bool:
+    if pattern.is_random and seed is None:
+        return True
+    pattern &= Causal()
+    for length in (512, 64, 8):  # the longest first at which the pattern has a graph
+        length = max(length, pattern.min_tokens)
+        try:
+            rows = [pattern.build(length, number, offset=0, seed=seed, crop=True, device='cpu').csr
+                    for number in (length, 2 * length)]
+        except ValueError:
+            continue
+        return not all(map(torch.equal, *rows))
+    return False
 
 
 def _as_autocast(x: Tensor) -> Tensor:
@@ -267,6 +284,10 @@ def _as_before(module: nn.Module, implementation: str, inputs: tuple[Tensor, Ten
         if made is None:  # the module does not know that the mask was skipped
             options['is_causal'] = _is_causal(module, options['is_causal'], mask)
         mask = made
+    elif implementation == 'eager' and mask is not None and mask.dtype == torch.bool:
+        # Code that returns weights adds masks, also where a mask was made for SDPA.
+        mask = torch.zeros_like(mask, dtype=inputs[0].dtype).masked_fill_(
+            ~mask, torch.finfo(inputs[0].dtype).min)
     own = inspect.unwrap(type(module).forward).__globals__.get('eager_attention_forward')
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, own)
     options = {name: value for name, value in options.items() if value is not None}

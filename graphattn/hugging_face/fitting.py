@@ -233,6 +233,7 @@ def head_costs(model: PreTrainedModel, profile: Profile, loss: Loss) -> np.ndarr
     Raises:
         ValueError: ``profile`` is of another model.
     """
+    check_kind('profile', profile, Profile)
     profile.check(model)
     dense, costs = loss(model), np.zeros(len(profile.layer))
     smallest = profile.pattern_edges.argmin(axis=1)
@@ -261,6 +262,7 @@ def fit_to_loss(model: PreTrainedModel, profile: Profile, loss: Loss, at_most: f
         ValueError: ``profile`` is of another model, ``at_most`` is not above 1, or no patterns of
             ``profile`` reach it.
     """
+    check_kind('profile', profile, Profile)
     profile.check(model)
     check_number('at_most', at_most, 'positive and finite')
     if at_most <= 1:

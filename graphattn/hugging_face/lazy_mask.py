@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from graphattn.hugging_face.calls import present_call
+from graphattn.hugging_face.packing import Packing
 from graphattn.layers.padded import PairRules
 from graphattn.placement.padded import PaddedTokens
 
@@ -35,20 +37,23 @@ class LazyMask(Tensor):
             of its first query and key.
         **how: Further arguments of transformers' functions that build masks.
         implementation (str): The model's previous implementation of attention.
+        packing (Packing, optional): Marks of several sequences in a row, which layers that receive
+            the mask do not receive otherwise.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(cls, *, batch_size: int, q_length: int, kv_length: int, q_offset: int = 0,
-                kv_offset: int = 0, implementation: str = 'sdpa', **how: Any):
+                kv_offset: int = 0, implementation: str = 'sdpa',
+                packing: Packing | None = None, **how: Any):
         shape = batch_size, 1, q_length, kv_length
         dtype = how.get('dtype', torch.float) if implementation == 'eager' else torch.bool
         mask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype,
                                              device=how.get('device', 'cpu'))
         mask.how = {**how, 'batch_size': batch_size, 'q_length': q_length, 'kv_length': kv_length,
                     'q_offset': int(q_offset), 'kv_offset': kv_offset}
-        mask.implementation = implementation
+        mask.implementation, mask.packing = implementation, packing
         mask.made: dict[str, Any] = {}
         return mask
 
@@ -68,18 +73,21 @@ class LazyMask(Tensor):
 
     def _copied(self, device: torch.device | None) -> LazyMask:
         if device is None or device == self.device:
-            copied = LazyMask(implementation=self.implementation, **self.how)
+            copied = self._with(**self.how)
             copied.made = self.made
             return copied
-        return LazyMask(implementation=self.implementation, **tree_map_only(
-            Tensor, lambda x: x.to(device), self.how) | {'device': device})
+        return self._with(**tree_map_only(Tensor, lambda x: x.to(device), self.how) | {
+            'device': device})
+
+    def _with(self, **how: Any) -> LazyMask:
+        return LazyMask(implementation=self.implementation, packing=self.packing, **how)
 
     def for_queries(self, num_queries: int) -> LazyMask:
         """Return this mask for ``num_queries`` queries, if it has one query and excludes only
         padding. Return any other mask unchanged."""
         if not self.is_bidirectional or self.size(2) != 1 != num_queries:
             return self
-        return LazyMask(implementation=self.implementation, **self.how | {'q_length': num_queries})
+        return self._with(**self.how | {'q_length': num_queries})
 
     def dense(self) -> Tensor:
         """Return the values of the mask, as transformers builds them."""
@@ -123,6 +131,11 @@ class LazyMask(Tensor):
             first_query = how['attention_mask'].size(-1) - how['q_length']
         return PaddedTokens(how['batch_size'], how['q_length'], how['kv_length'], self.device,
                             is_token, first_query, how['kv_offset'], same_tokens)
+
+    @property
+    def is_of_encoder(self) -> bool:
+        """Return whether transformers makes the mask for attention that is not causal."""
+        return 'allow_is_bidirectional_skip' in self.how
 
     @property
     def is_bidirectional(self) -> bool:
@@ -170,21 +183,6 @@ class LazyMask(Tensor):
         return allows
 
 
-class Call:
-    """Facts about the model call that is being compiled, for the functions that build its masks.
-
-    Attributes:
-        has_only_tokens (bool): Whether the call has only tokens and padding as arguments, so that a
-            causal mask excludes only padding and later keys. Otherwise transformers may pack
-            several sequences into a row while compiling, and the mask also separates these.
-    """
-
-    has_only_tokens = False
-
-
-CALL = Call()
-
-
 def lazy_mask(**how: Any) -> LazyMask | None:
     """Return a :class:`LazyMask` with the given arguments. Transformers calls this function in
     place of its own functions that build masks.
@@ -199,7 +197,9 @@ def _is_implied(how: dict[str, Any]) -> bool:
     """Return whether compiled code needs no mask, because the mask with the arguments ``how`` says
     only whether attention is causal. The attention module itself knows this."""
     from transformers.masking_utils import bidirectional_mask_function
-    if how.get('attention_mask') is not None or how.get('use_vmap', False):
+    call = present_call()
+    if how.get('attention_mask') is not None or how.get('use_vmap', False) or (
+            call is not None and call.packing is not None):
         return False
     window, length = how.get('local_size'), how['kv_length']
     if window is not None and length >= window or how['q_length'] != length:
@@ -207,16 +207,16 @@ def _is_implied(how: dict[str, Any]) -> bool:
     is_at_start = isinstance(how.get('q_offset', 0), int) and how.get('q_offset', 0) == 0
     if how['mask_function'] is bidirectional_mask_function:
         return is_at_start and how.get('allow_is_bidirectional_skip', False)
-    return is_at_start and CALL.has_only_tokens
+    return is_at_start and call is not None and call.has_only_tokens
 
 
 @torch.compiler.disable(reason='a mask without values cannot be traced')
 def _made_lazily(**how: Any) -> LazyMask:
-    return LazyMask(**how)
+    call = present_call()
+    return LazyMask(packing=None if call is None else call.packing, **how)
 
 
-@torch.compiler.disable(reason='a mask without values cannot be traced')
 def lazy_mask_of_logits(**how: Any) -> LazyMask:
     """Return a mask that stores the given arguments and has floating values, for models that add
     masks to logits."""
-    return LazyMask(implementation='eager', **how)
+    return _made_lazily(implementation='eager', **how)

@@ -79,9 +79,10 @@ def implementations(config: PreTrainedConfig) -> dict[str, Any]:
         name: implementations(part) for name, part in inner.items() if part is not None}}
 
 
-def along_graphs(before: dict[str, Any]) -> dict[str, Any]:
-    return {name: along_graphs(part) if isinstance(part, dict) else
-            NAME_FOR_EAGER if part == 'eager' else NAME for name, part in before.items()}
+def along_graphs(before: dict[str, Any] | str) -> dict[str, Any] | str:
+    if isinstance(before, dict):
+        return {name: along_graphs(part) for name, part in before.items()}
+    return NAME_FOR_EAGER if before == 'eager' else NAME
 
 
 def _looks_cross(name: str, module: nn.Module) -> bool:
@@ -143,7 +144,10 @@ def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) ->
 
 def heads_of(module: nn.Module) -> int | None:
     """Return the number of heads of a module, or None if its config does not have this number."""
-    return getattr(module.config, 'num_attention_heads', None)
+    try:
+        return getattr(module.config, 'num_attention_heads', None)
+    except RuntimeError:  # of a config of layers that differ in it
+        return getattr(module, 'num_heads', None)
 
 
 def check_heads(source: GraphSource | None, name: str, module: nn.Module,

@@ -2,90 +2,149 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphattn._checks import check_ptr
-from graphattn.hugging_face.lazy_mask import LazyMask
 
-__all__ = ['check_not_packed', 'packed_lengths']
+__all__ = ['OF_CACHE', 'POINTERS', 'Packing', 'between_starts', 'joins_tokens']
 
 POINTERS = 'cu_seq_lens_q', 'cu_seq_lens_k'
+OF_CACHE = 'past_key_values', 'layer_past'
+# Types of layers, in configs, in which tokens meet in nothing but attention.
+OF_ATTENTION = {'full_attention', 'sliding_attention', 'chunked_attention', 'window_attention',
+                'indexed_attention', 'mlp', 'moe'}
 
 
-def packed_lengths(options: dict[str, Any], mask: Tensor, query: Tensor, key: Tensor,
-                   has_cache: bool) -> tuple[int, ...] | None:
-    """Return the lengths of all sequences if rows of the batch contain several sequences one after
-    the other, or ``None`` if each row contains one sequence.
+class Packing:
+    """Arguments of a model that may mark several sequences in a row."""
 
-    ``cu_seq_lens_q`` or ``cu_seq_lens_k`` in ``options`` mark packed sequences. Without these, rows
-    are packed if ``position_ids`` in ``options`` begin again inside a row, and there is neither a
-    padding mask nor a cache, which is transformers' condition too. A model that is not causal must
-    also have a single row, as ``DataCollatorWithFlattening`` makes it, because such models may give
-    equal position ids to tokens of one sequence.
+    def __init__(self, pointers: Mapping[str, Tensor], position_ids: Tensor | None = None,
+                 has_cache: bool = False, takes_positions: bool = True,
+                 joins_tokens: bool = False):
+        self.pointers = pointers  # those of POINTERS that are given
+        self.position_ids = position_ids  # [batch or 1, length]
+        self.has_cache = has_cache
+        self.takes_positions = takes_positions  # so that positions can begin again
+        self.joins_tokens = joins_tokens
+        self.is_seen = False  # by attention
+        self._is_replaced: bool | None = None
+        self._found: dict[tuple[int, ...], tuple[int, ...] | None] = {}
 
-    Args:
-        options (dict): Further arguments of the attention.
-        mask (Tensor): Mask of the attention.
-        query (Tensor): ``[batch, heads, num_queries, channels]``.
-        key (Tensor): ``[batch, num_kv_heads, num_keys, channels]``.
-        has_cache (bool): Whether the attention is called with a cache.
-    """
-    pointers = {name: options[name] for name in POINTERS if options.get(name) is not None}
-    if pointers:
-        return _between(pointers, mask, query, key)
-    position_ids = options.get('position_ids')
-    is_other = (position_ids is None or position_ids.dim() != 2 or has_cache
-                or not isinstance(mask, LazyMask) or mask.how.get('attention_mask') is not None
-                or query.size(2) != key.size(2) or position_ids.size(1) != query.size(2)
-                or mask.is_bidirectional and len(query) > 1)
-    if is_other:
-        return None
-    if 'packed' not in mask.made:  # all layers share the mask, and its values are read once
-        mask.made['packed'] = _between_starts(position_ids.expand(len(query), -1))
-    return mask.made['packed']
+    @staticmethod
+    def of_call(given: Mapping[str, Any], takes_positions: bool,
+                joins_tokens: bool) -> Packing | None:
+        """Return what the arguments of a model may mark, or ``None`` if they cannot mark any
+        sequences."""
+        pointers = {name: given[name] for name in POINTERS if given.get(name) is not None}
+        position_ids = given.get('position_ids')
+        # A mask says that each row is one sequence, as in transformers.
+        if not isinstance(position_ids, Tensor) or given.get('attention_mask') is not None:
+            position_ids = None
+        elif position_ids.dim() == 3 and len(position_ids) == 4:
+            position_ids = position_ids[0]  # those of the text, before those of images
+        if position_ids is not None and (position_ids.dim() != 2 or position_ids.size(1) == 1):
+            position_ids = None
+        if position_ids is None and not pointers:
+            return None
+        has_cache = any(given.get(name) is not None for name in OF_CACHE)
+        return Packing(pointers, position_ids, has_cache, takes_positions, joins_tokens)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the argument that marks sequences."""
+        return next(iter(self.pointers), 'position_ids')
+
+    def marks_any(self) -> bool:
+        """Return whether there are several sequences in a row, whatever attention receives."""
+        return bool(self.pointers) or between_starts(self.position_ids, False) is not None
+
+    def is_replaced(self, own: Tensor | None) -> bool:
+        """Return whether ``own``, the position ids of a layer, are those of one sequence in a row,
+        although the model got others."""
+        given = self.position_ids
+        if given is None or own is None or own.dim() != 2 or own.size(1) != given.size(1):
+            return False
+        if self._is_replaced is None:
+            self._is_replaced = own is not given and between_starts(
+                own.expand_as(given) if len(own) == 1 else own, False) != between_starts(
+                    given.expand_as(own) if len(given) == 1 else given, False)
+        return self._is_replaced
+
+    def lengths(self, query: Tensor, key: Tensor, is_encoder: bool) -> tuple[int, ...] | None:
+        """Return the lengths of all sequences, row by row, or ``None`` if each row contains one
+        sequence."""
+        # All layers share the result, whose values are read once.
+        at = len(query), query.size(2), key.size(2), is_encoder
+        if at not in self._found:
+            self._found[at] = _between(self.pointers, query, key) if self.pointers else (
+                self._between_starts(query, key, is_encoder))
+        return self._found[at]
+
+    def _between_starts(self, query: Tensor, key: Tensor,
+                        is_encoder: bool) -> tuple[int, ...] | None:
+        batch, length = len(query), query.size(2)
+        if self.position_ids.shape not in ((1, length), (batch, length)):
+            return None
+        found = between_starts(self.position_ids.expand(batch, -1), is_encoder)
+        if found is not None and (self.has_cache or key.size(2) != length):
+            raise ValueError("'position_ids' must count up by 1 with a cache, because packed "
+                             "sequences cannot share a cache (got 'position_ids' that begin again "
+                             "inside a row); pass use_cache=False, or an 'attention_mask' of ones "
+                             "if each row is one sequence")
+        return found
 
 
-def _between(pointers: dict[str, Tensor], mask: Tensor, query: Tensor,
-             key: Tensor) -> tuple[int, ...]:
+def joins_tokens(model: nn.Module) -> bool:
+    """Return whether neighbouring tokens meet outside attention, also those of two sequences: in
+    convolutions, in states of linear attention, or in embeddings."""
+    from transformers import PreTrainedModel
+    config = model.config
+    inner = tuple(f'{name}.' for name, module in model.named_modules() if name and isinstance(
+        module, PreTrainedModel))  # which answer for themselves
+    return (not {*(getattr(config, 'layer_types', None) or ())} <= OF_ATTENTION
+            or bool(getattr(config, 'trigram_input', False))
+            or any(isinstance(module, nn.Conv1d) and module.kernel_size != (1,)
+                   and not name.startswith(inner) for name, module in model.named_modules()))
+
+
+def _between(pointers: Mapping[str, Tensor], query: Tensor, key: Tensor) -> tuple[int, ...]:
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
     if num_keys != num_queries:
         raise ValueError(f"'cu_seq_lens_q' must be None unless the keys are the tokens of the "
                          f"queries (got {num_queries} queries and {num_keys} keys); if the keys "
                          f"are in a cache, pass use_cache=False")
-    if isinstance(mask, LazyMask) and mask.padding() is not None:
-        raise ValueError("'attention_mask' must be None with 'cu_seq_lens_q', because packed "
-                         "sequences have no padding (got a mask with padding); omit one of them")
     for name, ptr in pointers.items():
         is_short = getattr(ptr, 'dtype', None) == torch.int32  # as flash attention has them
-        check_ptr(name, ptr.long() if is_short else ptr, batch * num_queries,
-                  query.device)
+        check_ptr(name, ptr.long() if is_short else ptr, batch * num_queries, query.device)
     ends = [ptr.tolist() for ptr in pointers.values()]
     if ends[0] != ends[-1]:
         raise ValueError(f"'cu_seq_lens_k' must equal 'cu_seq_lens_q' in self-attention (got "
                          f"{ends[-1]} and {ends[0]})")
+    if missing := {*range(0, batch * num_queries, num_queries)} - {*ends[0]}:
+        raise ValueError(f"{next(iter(pointers))!r} must contain the beginning of each row, "
+                         f"because no sequence spans two rows (got none at {min(missing)}); put "
+                         f"the sequences into one row")
     return tuple(end - begin for begin, end in pairwise(ends[0]))
 
 
-def _between_starts(position_ids: Tensor) -> tuple[int, ...] | None:
-    """Return the lengths of all sequences, row by row, if a sequence begins wherever
-    ``position_ids`` ``[batch, length]`` begin again. Return ``None`` if no row has several
-    sequences, or if the position ids do not count up in each sequence."""
-    is_start = position_ids == position_ids[:, :1]
-    counts_up = is_start[:, 1:] | (position_ids.diff(dim=1) == 1)
-    if not bool(counts_up.all()) or int(is_start.sum()) in (len(is_start), is_start.numel()):
+def between_starts(position_ids: Tensor, is_encoder: bool) -> tuple[int, ...] | None:
+    """Return the lengths of the sequences that begin wherever ``position_ids`` ``[batch, length]``
+    do not count up by 1, or ``None`` if each row contains one sequence."""
+    from transformers.masking_utils import find_packed_sequence_indices
+    number = find_packed_sequence_indices(position_ids)
+    if number is None:
         return None
-    starts = is_start.flatten().nonzero().flatten().tolist()
-    return tuple(end - start for start, end in zip(starts, [*starts[1:], is_start.numel()]))
-
-
-def check_not_packed(options: dict[str, Any], why: str) -> None:
-    """Raise a ``ValueError`` if ``options`` contain ``cu_seq_lens_q`` or ``cu_seq_lens_k``, which
-    mark packed sequences. ``why`` completes the message "must be None ..."."""
-    for name in POINTERS:
-        if options.get(name) is not None:
-            raise ValueError(f"{name!r} must be None {why}; pad the sequences instead, and pass an "
-                             f"'attention_mask'")
+    if is_encoder:
+        # Encoders take any position ids: equal ones, or those of padding. Only sequences that all
+        # begin at the lowest position are packed.
+        is_start = number.diff(dim=1) > 0
+        starts = position_ids[:, 1:][is_start]
+        if bool(is_start.all()) or bool((starts != position_ids.min()).any()):
+            return None
+    row = torch.arange(len(number), device=number.device).unsqueeze(1) * number.size(1)
+    return tuple((number + row).flatten().unique_consecutive(return_counts=True)[1].tolist())

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_seed, check_size
 from graphattn.hugging_face.attaching import attach, forget, kept
-from graphattn.hugging_face.attending import Attending, OneSequence, run_all
+from graphattn.hugging_face.attending import Attending, OneSequence, as_batches, run_all
 from graphattn.hugging_face.finding import find
-from graphattn.hugging_face.modules import attention_modules, choose
+from graphattn.hugging_face.modules import attention_modules, choose, heads_of
 from graphattn.hugging_face.own_clusters import shapes_of_clusters
 from graphattn.hugging_face.own_patterns import (
     MAX_TOKENS,
@@ -258,7 +258,7 @@ class Profile:
 
 
 def profile(
-    model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor] | Tensor], *,
+    model: PreTrainedModel, batches: Iterable[Any] | Mapping[str, Any] | Tensor, *,
     special: PreTrainedTokenizerBase | Sequence[int] = (),
     patterns: Sequence[Pattern | str] = WINDOWS, positions: int = 1, sample: int = 256,
     seed: int = 0,
@@ -286,7 +286,8 @@ def profile(
     Args:
         model (PreTrainedModel): A model that :func:`graphattn.hugging_face.attach` can attach. If
             it is attached, its full attention is measured.
-        batches (iterable): Inputs of the model: dicts of its arguments, or ``input_ids``.
+        batches (iterable): Inputs of the model, such as a DataLoader: dicts of its arguments, or
+            ``input_ids``. One input may stand alone: a dict, or ids ``[batch, length]``.
         special (tokenizer or sequence of int): Ids of special tokens, such as separators.
         patterns (sequence of Pattern or str): Patterns, their expressions, or texts as above; by
             default windows of many sizes, with and without the first token.
@@ -326,6 +327,7 @@ def profile(
     parsed = [candidate(each) for each in patterns]
     watching = _Watching(sample, seed, {name: _Sums() for name in names}, parsed)
     finds = any(map(is_found, parsed))
+    batches = as_batches(batches)
     batches = list(batches) if finds else batches
     was_training = model.training
     with kept(model):
@@ -593,7 +595,7 @@ def _fingerprint(model: nn.Module) -> dict[str, Any]:
                   'transformers_version', 'architectures', 'dtype', 'torch_dtype')}
     text = json.dumps(config, sort_keys=True, default=str)
     return {'config': type(model.config).__name__, 'layers': len(attention_modules(model)),
-            'heads': getattr(model.config, 'num_attention_heads', None),
+            'heads': heads_of(model),
             'hash': hashlib.sha256(text.encode()).hexdigest()}
 
 

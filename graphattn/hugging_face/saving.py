@@ -25,6 +25,7 @@ from graphattn import sources
 from graphattn._checks import check_kind
 from graphattn.hugging_face.attaching import attach, attends, forget, kept
 from graphattn.hugging_face.modules import attention_modules, heads_of, implementations
+from graphattn.hugging_face.state import check_unchanged
 from graphattn.sources import GraphSource
 from graphattn.utils.files import check_folder
 from graphattn.utils.reading import read_json
@@ -55,8 +56,9 @@ def save_attached(model: PreTrainedModel, folder: str | PathLike, **options: Any
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: The model is not attached, the folder cannot be written, or a source cannot be
-            built from its arguments (:meth:`graphattn.sources.GraphSource.arguments`).
+        ValueError: The model is not attached or was changed since, the folder cannot be written, or
+            a source cannot be built from its arguments
+            (:meth:`graphattn.sources.GraphSource.arguments`).
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -74,6 +76,7 @@ def save_attached(model: PreTrainedModel, folder: str | PathLike, **options: Any
     from safetensors.torch import save_file
 
     folder, base = _path(folder), _base(model)
+    check_unchanged(base)
     modules = attention_modules(base)
     attached = {name: module for name, module in modules.items() if attends(module)}
     if not attached:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ['Attachment']
+from graphattn.hugging_face.modules import along_graphs
+
+__all__ = ['Attachment', 'check_unchanged']
 
 
 @dataclass
@@ -26,9 +28,12 @@ class Attachment:
         noticing (tuple of RemovableHandle): Handles of the module's forward hooks, which record
             facts about each call. In an attention module, they set ``has_other_keys`` and
             ``has_cache``.
+        layers (dict): Attention modules inside the module that attend along edges, by name.
         has_other_keys (bool): Whether the keys come from other hidden states than the queries in
             the present call.
         has_cache (bool): Whether the present call has a cache.
+        has_decoded (bool): Whether a call has continued a cache, so that a warning of edges that
+            change with the length was issued if due.
         heads (tuple of int, optional): Heads that attend along the source; all if omitted. The
             other heads attend to all keys, also by edges.
         watch (Callable, optional): Function to call in place of
@@ -44,8 +49,10 @@ class Attachment:
     backend: str = 'auto'
     is_named: bool = False
     noticing: tuple[RemovableHandle, ...] = ()
+    layers: dict[str, nn.Module] = field(default_factory=dict, repr=False)
     has_other_keys: bool = False
     has_cache: bool = False
+    has_decoded: bool = False
     heads: tuple[int, ...] | None = None
     watch: Callable[..., Tensor] | None = None
     hops: int | float = 1
@@ -55,3 +62,29 @@ class Attachment:
     def adds_masks(self) -> bool:
         """Return whether the original attention of the module adds masks to logits."""
         return self.before[''] == 'eager'
+
+    def check(self, module: nn.Module) -> None:
+        """Raise a ``ValueError`` if ``module``, whose state this is, would not attend along edges
+        as it did when :func:`attach` returned."""
+        if self.attends and module.config._attn_implementation != along_graphs(self.before['']):
+            raise _changed(f'{type(module).__name__} has the attn_implementation '
+                           f'{module.config._attn_implementation!r}')
+        for name, layer in self.layers.items():
+            now = module
+            for part in name.split('.') if name else ():
+                now = getattr(now, part, None)
+            # A copy of a layer is attached too, and a layer may be left out, or detached.
+            if now is not None and now is not layer and not hasattr(now, 'graph_attachment'):
+                raise _changed(f'{name!r} is another module without a graph')
+
+
+def _changed(how: str) -> ValueError:
+    return ValueError(f"'model' must attend along its graphs, but was changed after attach (got a "
+                      f"model in which {how}); call detach(model), and attach it again")
+
+
+def check_unchanged(model: nn.Module) -> None:
+    """Raise a ``ValueError`` if a forward pass of ``model`` would not attend along its graphs."""
+    for module in model.modules():
+        if hasattr(module, 'graph_attachment'):
+            module.graph_attachment.check(module)

@@ -9,6 +9,7 @@ from torch import nn
 
 from graphattn._checks import check_kind, check_size
 from graphattn.hugging_face.modules import attention_modules, heads_of
+from graphattn.hugging_face.state import check_unchanged
 from graphattn.patterns import Causal, Full, Pattern
 from graphattn.sources import ContentClusterSource, HeadClusters, PatternSource
 
@@ -82,7 +83,8 @@ def attachment(model: nn.Module, length: int | None = None) -> AttachmentTable:
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: ``length`` is not positive, or the model has no attention to attach.
+        ValueError: ``length`` is not positive, the model has no attention to attach, or it was
+            changed after :func:`attach`, so that it would not attend along its graphs.
 
     Example:
         >>> from graphattn.hugging_face import attach, attachment
@@ -96,6 +98,7 @@ def attachment(model: nn.Module, length: int | None = None) -> AttachmentTable:
         encoder.layer.1.attention.self  0-3    not attached, sdpa             1     -
     """
     check_kind('model', model, nn.Module)
+    check_unchanged(model)
     if length is not None:
         check_size('length', length, 1)
     rows = [row for name, module in attention_modules(model).items()

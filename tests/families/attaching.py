@@ -98,7 +98,7 @@ def _with_images(model: nn.Module, inputs: dict) -> dict:
     return inputs
 
 
-def _attached(model: nn.Module, pattern: object, layers: list[int] | None,
+def attached_answer(model: nn.Module, pattern: object, layers: list[int] | None,
               answer: Callable) -> dict:
     """Its answers along a pattern, or along the edges that it chooses itself."""
     from graphattn.hugging_face import attach, detach
@@ -147,7 +147,7 @@ def tried(model: nn.Module, inputs: dict, layers: list[int] | None) -> tuple[str
         with mock.patch.object(attention, 'attend_padded', attended), warnings.catch_warnings(
                 record=True) as warned:
             warnings.simplefilter('always')
-            after = _attached(model, Full(), layers, all_answers)
+            after = attached_answer(model, Full(), layers, all_answers)
     except ValueError as error:
         if any(hasattr(module, 'graph_attachment') for module in model.modules()):
             detach(model)

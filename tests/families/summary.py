@@ -45,6 +45,17 @@ def summary(results: Iterable[Result]) -> str:
     return '\n'.join(lines)
 
 
+def counts(results: Iterable[Result]) -> str:
+    """A table in Markdown: how many classes and families have each result."""
+    classes = defaultdict(list)
+    for result in results:
+        classes[result.result].append(_family(result.name))
+    return '\n'.join(['| | classes | families |', '|---|---|---|', *(
+        f'| {result} | {len(found):,} | {len({*found}):,} |'
+        for result, found in sorted(classes.items(), key=lambda pair: _rank(pair[0])))])
+
+
 def _rank(reason: str) -> tuple[int, str]:
-    order = 'equal', 'equal, in part', 'wrong', 'refused', 'not built'
+    order = ('equal', 'equal, in part', 'wrong', 'refused', 'not taken', 'not attached',
+             'not built')
     return order.index(reason.partition(':')[0]), reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -107,3 +108,20 @@ def test_a_cropped_cache_continues_from_there(family):
         got = model(TOKENS[:, 12:], past_key_values=cache).logits
     expected = at_once(model, is_token).unflatten(0, TOKENS.shape)[:, 12:]
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('pattern, changes', [
+    ('SlidingWindow(2) | GlobalTokens(1)', False), ('Strided(3)', False), ('Full()', False),
+    ('Cropped(RandomKeys(20), 64)', False), ('RandomKeys(2)', True), ('exphormer', True),
+    ("RandomKeys(2, spacing='uniform')", True), ('SlidingWindow(1) | RandomBlocks(1, 2)', True)])
+def test_generation_warns_of_edges_that_change_while_a_sequence_grows(pattern, changes):
+    model = attach(decoder('Llama'), pattern)
+    options = dict(max_new_tokens=12, do_sample=False, pad_token_id=0)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter('default')
+        got = [model.generate(TOKENS, **options), model.generate(TOKENS, **options)][0]
+    expected = [w for w in warned if 'change as a sequence grows' in str(w.message)]
+    assert len(expected) == changes and all('Cropped' in str(w.message) for w in expected)
+    if not changes:
+        assert got.equal(model.generate(TOKENS, use_cache=False, **options))

@@ -68,7 +68,7 @@ def test_any_pattern_compiles_without_graph_breaks(along, options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('family, options', [
-    ('Llama', {'position_ids': PACKED}), ('Mistral', {})])
+    ('Llama', {'position_ids': PACKED}), ('BERT', {'position_ids': PACKED}), ('Mistral', {})])
 def test_what_says_more_than_tokens_returns_the_eager_values_after_a_graph_break(family, options):
     model = attach(model_of(family), 'SlidingWindow(2)')
     compiled = torch.compile(model, backend='eager')

@@ -131,7 +131,7 @@ def test_the_loss_stays_within_the_given_factor():
     densities = []
     for at_most in (1.5, 1e9):
         chosen = fit_to_loss(model, found, distance, at_most)
-        with attached(model, chosen.along()):
+        with attached(model, chosen):
             assert distance(model) <= at_most * 1e-3
         densities.append(chosen.density.mean())
     assert densities[0] > densities[1]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 from graphattn.hugging_face import attach
-from graphattn.patterns import GlobalTokens, SlidingWindow
+from graphattn.patterns import Causal, GlobalTokens, SlidingWindow
 from tests.test_hugging_face import FAMILIES, SIZES, TOKENS, new_model
 
 transformers = pytest.importorskip('transformers')
@@ -59,6 +61,92 @@ def test_position_ids_that_do_not_restart_pack_nothing(positions):
     assert edges[0, 0].equal(PATTERN.build(20).to_mask())
 
 
+# Rows of several sequences, of which some begin inside a sequence, and where each row ends.
+ROWS = torch.tensor([[3, 4, 5, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+                     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 0, 1, 0, 1, 2, 3, 4]])
+LENGTHS_OF_ROWS = (3, 7, 10), (12, 1, 2, 5)
+TEXTS = [family for family in FAMILIES if family not in ('ViT', 'DeepSeek-V3.2')]
+
+
+def alone(model, family, positions=ROWS):
+    rows = []
+    for row, of_row, lengths in zip(TOKENS, positions, LENGTHS_OF_ROWS):
+        parts = zip(row[None].split(lengths, dim=1), of_row[None].split(lengths, dim=1))
+        rows.append(torch.cat([hidden_of(model, ids, family, position_ids=at)
+                               for ids, at in parts], dim=1))
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize('first', [0, 2])
+@pytest.mark.parametrize('use_cache', [False, None])
+@pytest.mark.parametrize('family', TEXTS)
+def test_a_sequence_begins_where_positions_do_not_count_up(family, use_cache, first):
+    model, positions = attached(family, SlidingWindow(1) | GlobalTokens(1)), ROWS + first
+    options = {} if use_cache is None or not FAMILIES[family][2] else {'use_cache': use_cache}
+    got = model(TOKENS, position_ids=positions, **options).last_hidden_state
+    torch.testing.assert_close(got, alone(model, family, positions), atol=1e-5, rtol=1e-5)
+    of_row = model(TOKENS[1:], position_ids=positions[1:], **options).last_hidden_state
+    torch.testing.assert_close(got[1:], of_row, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize('family', ['BERT', 'Llama', 'ModernBERT'])
+def test_starts_are_those_of_transformers(family):
+    """In encoders, which transformers does not separate, if they are at the lowest position."""
+    from transformers.masking_utils import find_packed_sequence_indices
+    model = attached(family, 'Full()')
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        positions = torch.arange(20).repeat(2, 1)
+        for row in positions:
+            for cut in torch.randint(20, (3,), generator=generator).sort().values:
+                row[cut:] -= row[cut].clone()
+        number = find_packed_sequence_indices(positions)
+        weights = model(TOKENS, position_ids=positions, output_attentions=True).attentions[0]
+        may = number[:, :, None] == number[:, None]
+        may &= torch.ones(20, 20).tril().bool() if FAMILIES[family][2] else True
+        assert (weights > 0).equal(may[:, None].expand_as(weights))
+
+
+@pytest.mark.filterwarnings('ignore:`gradient_checkpointing_enable`')
+def test_marks_go_with_the_layers_that_are_computed_again():
+    """A layer is computed again in the backward pass, when another batch has come in between."""
+    model = attached('BERT').train()
+    plain = [*torch.autograd.grad(hidden_of(model, ROW, 'BERT', **PACKED['position_ids'])
+                                  .square().sum(), model.parameters(), allow_unused=True)]
+    model.gradient_checkpointing_enable()
+    hidden = hidden_of(model, ROW, 'BERT', **PACKED['position_ids'])
+    hidden_of(model, ROW, 'BERT')
+    again = torch.autograd.grad(hidden.square().sum(), model.parameters(), allow_unused=True)
+    torch.testing.assert_close([*again], plain)
+
+
+def test_threads_do_not_see_the_marks_of_one_another():
+    model = attached('BERT')
+    calls = [PACKED['position_ids'], {}] * 4
+    expected = [hidden_of(model, ROW, 'BERT', **call) for call in calls]
+    with ThreadPoolExecutor(4) as threads:
+        got = [*threads.map(lambda call: hidden_of(model, ROW, 'BERT', **call), calls * 4)]
+    torch.testing.assert_close(got, expected * 4)
+
+
+def test_an_error_inside_a_model_leaves_no_marks():
+    model = attached('BERT')
+    with pytest.raises(ValueError, match='cu_seq_lens_q'):
+        model(ROW, **pointers(0, 9))
+    edges = model(ROW, output_attentions=True).attentions[0] > 0
+    assert edges[0, 0].equal(PATTERN.build(20).to_mask())
+
+
+@pytest.mark.parametrize('family', TEXTS)
+def test_a_mask_says_that_each_row_is_one_sequence(family):
+    model, mask = attached(family), torch.ones(2, 20, dtype=torch.long)
+    edges = model(TOKENS, position_ids=ROWS, attention_mask=mask,
+                  output_attentions=True).attentions[0] > 0
+    expected = PATTERN & Causal() if FAMILIES[family][2] else PATTERN
+    expected = expected & SlidingWindow(3) if family == 'Mistral' else expected
+    assert edges[0, 0].equal(expected.build(20).to_mask())
+
+
 def test_gradients_of_packed_sequences_equal_those_of_unpacked_ones():
     model, grads = attached('Llama').train(), []
     for hidden in (hidden_of(model, ROW, 'Llama', **PACKED['pointers']),
@@ -77,6 +165,23 @@ def with_cache():
     model = attached('Llama')
     cache = model(ROW).past_key_values
     model(ROW[:, :1], past_key_values=cache, **pointers(0, 1))
+
+
+def restarts_with_cache():
+    model = attached('Llama')
+    model(ROW, position_ids=POSITIONS, past_key_values=transformers.DynamicCache())
+
+
+def without_positions():
+    config = transformers.BartConfig(vocab_size=50, d_model=32, decoder_layers=1,
+                                     decoder_attention_heads=4, decoder_ffn_dim=48)
+    attach(transformers.BartForCausalLM(config), PATTERN, layers=[0])(ROW, position_ids=POSITIONS)
+
+
+def of_other_models():
+    outer = attach(new_model('BERT', 'BertForMaskedLM'), PATTERN)
+    outer.forward = lambda input_ids, position_ids: outer.bert(input_ids)
+    outer(ROW, position_ids=POSITIONS)
 
 
 def in_cross_attention():
@@ -98,6 +203,14 @@ BAD = {
     'padding': (pointers(0, 9, 20) | {'attention_mask': torch.arange(20)[None] < 15}, ValueError,
                 "'attention_mask' must be None with 'cu_seq_lens_q'"),
     'cache': (with_cache, ValueError, "'cu_seq_lens_q' must be None .* use_cache=False"),
+    'two rows': (lambda: attached('BERT')(TOKENS, **pointers(0, 9, 40)), ValueError,
+                 "'cu_seq_lens_q' must contain the beginning of each row, .*got none at 20"),
+    'restarts with a cache': (restarts_with_cache, ValueError,
+                              "'position_ids' must count up by 1 with a cache.*use_cache=False"),
+    'no positions': (without_positions, ValueError,
+                     "'position_ids' must count up by 1 for BartAttention, whose positions do not"),
+    'not passed on': (of_other_models, ValueError,
+                      "'position_ids' must be None for BertForMaskedLM, which does not pass it on"),
     'cross': (in_cross_attention, ValueError,
               "'cu_seq_lens_q' must be None in cross-attention; pad"),
 }

@@ -258,10 +258,36 @@ def test_a_report_has_a_row_for_each_head(tmp_path):
     assert page.count('<img') == 1 and 'bert.npz' in page
 
 
+ONE = TOKENS[0].tolist()
+BATCHES = {
+    'ids': TOKENS, 'ids of a row': TOKENS[0], 'ids of several batches': TOKENS[:, None],
+    'array': TOKENS.numpy(), 'list': [TOKENS], 'list of rows': list(TOKENS), 'numbers': ONE,
+    'rows of numbers': [ONE, TOKENS[1].tolist()], 'dict': {'input_ids': TOKENS},
+    'encoding': transformers.BatchEncoding({'input_ids': TOKENS,
+                                            'attention_mask': torch.ones_like(TOKENS)}),
+    'encoding of numbers': transformers.BatchEncoding({'input_ids': ONE,
+                                                       'attention_mask': [1] * LENGTH}),
+    'loader': torch.utils.data.DataLoader(TOKENS),
+    'loader of a data set': torch.utils.data.DataLoader(torch.utils.data.TensorDataset(TOKENS)),
+}
+
+
+@pytest.mark.parametrize('form', BATCHES)
+def test_inputs_may_have_any_usual_form(form):
+    model = new_model('BERT')
+    got = profile(model, BATCHES[form], patterns=['Full()'])
+    expected = profile(model, [TOKENS[:len(got.lengths)]], patterns=['Full()'])
+    np.testing.assert_allclose(got.before, expected.before, rtol=1e-6)
+
+
 @pytest.mark.parametrize('call, error, message', [
     (lambda: profile(longformer(), [TOKENS]), ValueError, "'model' must.*attention that"),
     (lambda: profile(new_model('BERT'), []), ValueError, "'batches' must.*least.*input.*got none"),
     (lambda: profile(new_model('BERT'), ['a text']), TypeError, "'batches' must.*tensors.*got str"),
+    (lambda: profile(new_model('BERT'), [TOKENS / 2]), TypeError, "'batches' must.*got torch.fl"),
+    (lambda: profile(new_model('BERT'), None), TypeError, "'batches' must be .*got NoneType"),
+    (lambda: profile(new_model('BERT'), {'input_ids': [[3, 4], [5]]}), TypeError,
+     "'batches' must .* rows of equal lengths .*padding=True"),
     (lambda: profile(new_model('BERT'), [TOKENS], sample=1), ValueError, "'sample' must be at"),
     (lambda: profile(new_model('BERT'), [TOKENS], special='[SEP]'), TypeError, "'special' must be"),
     (lambda: profile(new_model('BERT'), [TOKENS], special=[-1]), ValueError, "'special' must not"),
