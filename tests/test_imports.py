@@ -56,8 +56,7 @@ MAY_IMPORT = {
     'decoding': GROUND | {'functional', 'placement'},
     # What examines kernels is imported by none of them.
     'testing': {'graphs', 'patterns', 'ops', 'functional'},
-    'spectra': set(),
-    'transforms': {'_checks', 'spectra', 'graphs', 'patterns'},
+    'transforms': {'_checks', '_tensors', 'graphs', 'patterns'},
     'experiments': {'experiments.runs'},
     'experiments.runs': ALL,
     'experiments.data': ALL | {'experiments.runs'},

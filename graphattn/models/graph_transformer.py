@@ -256,7 +256,7 @@ class GraphTransformer(nn.Module):
     def _attribute(self, data: Data, name: str) -> Tensor:
         value = getattr(data, name, None)
         if not isinstance(value, Tensor):
-            advice = ('; apply a transform first, such as graphattn.transforms.RandomWalkPE'
+            advice = ("; apply a transform first, such as PyG's AddRandomWalkPE"
                       if name in self.encodings else '')
             raise ValueError(f"'data' must have the attribute {name!r} (got {data}){advice}")
         return value
