@@ -17,6 +17,7 @@ from graphattn._checks import (
     check_kind,
     check_sides,
 )
+from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
@@ -26,7 +27,7 @@ from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
 
 
-class GraphGPSConv(GPSConv):
+class GraphGPSConv(GPSConv, Explained):
     r"""A GPS layer whose global part is any attention of this library.
 
     .. math::

@@ -20,6 +20,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
+from graphattn._explained import Explained
 from graphattn.functional.drive import drive
 from graphattn.graphs.from_pyg import (
     Edges,
@@ -37,7 +38,7 @@ _STEPS = 'propagate', 'message', 'aggregate'
 _ON_STEPS = hooks_on(*_STEPS)
 
 
-class GraphTransformerConv(TransformerConv):
+class GraphTransformerConv(TransformerConv, Explained):
     r"""The graph transformer operator: PyG's ``TransformerConv`` with a fused kernel.
 
     .. math::

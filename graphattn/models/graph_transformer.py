@@ -30,6 +30,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
+from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -44,7 +45,7 @@ LOCAL = 'gin', 'gated_gcn', 'transformer'
 Local = Literal['gin', 'gated_gcn', 'transformer']
 
 
-class GraphTransformer(nn.Module):
+class GraphTransformer(nn.Module, Explained):
     """Embed the nodes and edges of graphs, apply layers of messages and attention, and compute an
     output for each node or each graph.
 
