@@ -183,8 +183,10 @@ class GraphTransformer(nn.Module, Explained):
                 own.source.reset_parameters()
             elif own is not None:
                 own.reset_parameters()
-            self.layers.append(GraphGPSConv(channels, conv, own, dropout=dropout, norm=norm,
-                                            norm_kwargs=norm_kwargs))
+            attn_type = None if own is None else 'multihead'
+            self.layers.append(GraphGPSConv(channels, conv, dropout=dropout, norm=norm,
+                                            norm_kwargs=norm_kwargs, attn_type=attn_type,
+                                            attention=own))
         self.pool = POOLING[pooling]() if level == 'graph' else None
         self.head = nn.Sequential(nn.Linear(channels, channels), nn.ReLU(),
                                   nn.Linear(channels, out_channels))
