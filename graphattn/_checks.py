@@ -4,7 +4,8 @@ segments."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from difflib import get_close_matches
 from numbers import Integral, Real
 from operator import le
 from typing import TYPE_CHECKING
@@ -103,6 +104,12 @@ def check_choice(name: str, choice: str, choices: Collection[str]) -> None:
         raise ValueError(f"'{name}' must be {', '.join(others)} or {last} (got {choice!r})")
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message: the names that are like ``name``, or nothing."""
+    near = get_close_matches(str(name), list(known))
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ''
+
+
 def check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise TypeError(f"'{name}' must be a {kind.__name__} (got {type(value).__name__})")
@@ -148,8 +155,9 @@ def check_floating(**tensors: Tensor) -> None:
             continue  # at once, because every call of every layer runs this check several times
         if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
             kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            is_data = hasattr(tensor, 'stores')  # PyG's Data and similar classes
             raise TypeError(f"'{name}' must be a Tensor of float16, bfloat16, float32 or float64 "
-                            f"(got {kind})")
+                            f"(got {kind}){'; pass data.x' if is_data else ''}")
         check_strided(name, tensor)
 
 

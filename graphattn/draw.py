@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphattn._checks import check_size
-from graphattn.graphs.picture import mask, new_axes, shades_of, tick_whole_numbers
+from graphattn.graphs.picture import Weights, mask, new_axes, shades_of, tick_whole_numbers
 from graphattn.style import COLOURS, EDGE, KEY, QUERY, in_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from torch import Tensor
 
     from graphattn.graphs.graph import BipartiteGraph
     from graphattn.hugging_face import Profile
@@ -87,18 +86,20 @@ def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
 
 
 @in_style()
-def received_attention(graph: BipartiteGraph, weights: Tensor, axes: Axes | None = None) -> Axes:
+def received_attention(graph: BipartiteGraph, weights: Weights, axes: Axes | None = None) -> Axes:
     r"""Draw the attention that each key receives, :math:`\sum_i \alpha_{ij}`, in each head.
 
     Args:
         graph (BipartiteGraph): The graph, of any size.
-        weights (Tensor): Attention weights :math:`\alpha`, ``[num_edges]`` or
-            ``[num_edges, heads]``.
+        weights (Tensor or tuple): Attention weights :math:`\alpha`, ``[num_edges]`` or
+            ``[num_edges, heads]`` in the order of ``graph.edge_index``; or a pair ``(edge_index,
+            alpha)``, as layers return it.
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
 
     Raises:
         TypeError: ``weights`` is not a Tensor.
-        ValueError: ``weights`` has another shape, or negative or non-finite values.
+        ValueError: ``weights`` has another shape, other edges, or negative or non-finite values; or
+            the graph sorted its edges, and the order of ``weights`` is unknown.
     """
     per_head = shades_of(graph, weights, 2)
     axes = new_axes(5.2, 2.6) if axes is None else axes
@@ -210,23 +211,25 @@ def segments(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
 
 
 @in_style()
-def heads(graph: BipartiteGraph, weights: Tensor, *, columns: int = 4) -> Figure:
+def heads(graph: BipartiteGraph, weights: Weights, *, columns: int = 4) -> Figure:
     """Draw the attention weights of each head side by side. All heads must share one graph.
 
     Args:
         graph (BipartiteGraph): The graph, of any size.
-        weights (Tensor): Attention weights, ``[num_edges, heads]``.
+        weights (Tensor or tuple): Attention weights, ``[num_edges, heads]`` in the order of
+            ``graph.edge_index``; or a pair ``(edge_index, alpha)``, as layers return it.
         columns (int): Number of pictures per row.
 
     Raises:
         TypeError: ``weights`` is not a Tensor.
-        ValueError: ``weights`` has another shape, or negative or non-finite values.
+        ValueError: ``weights`` has another shape, other edges, or negative or non-finite values; or
+            the graph sorted its edges, and the order of ``weights`` is unknown.
     """
     check_size('columns', columns, 1)
     per_head = shades_of(graph, weights, 2)
     figure, panels = _panels(per_head.shape[1], columns)
     for head, (axes, of_head) in enumerate(zip(panels, per_head.T)):
-        mask(graph, axes, weights=of_head).set_title(f'head {head}')
+        mask(graph, axes, weights=(graph.edge_index, of_head)).set_title(f'head {head}')
     return figure
 
 

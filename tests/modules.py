@@ -169,7 +169,8 @@ CASES = {
     'skip of a conv': Case(lambda: GraphTransformerConv(CHANNELS, 4, HEADS), ALONG, 3),
     'edges with features': Case(
         lambda: GraphTransformerConv(CHANNELS, 4, HEADS, edge_dim=3), (*ALONG, 'features'), 3),
-    'gps': Case(lambda: GraphGPSConv(CHANNELS, None, attention('SlidingWindow(1)')), ALONG, 2),
+    'gps': Case(lambda: GraphGPSConv(CHANNELS, None, HEADS, attn_kwargs={
+        'source': 'SlidingWindow(1)'}), ALONG, 2),
     'padded': Case(lambda: OfItself('SlidingWindow(1)'), ('padded',), 0),
     'padding': Case(lambda: OfItself('SlidingWindow(1)'), ('padded',), 3,
                     options={'key_padding_mask': torch.arange(5) >= torch.tensor([[5], [3]])}),

@@ -61,14 +61,16 @@ def test_edges_are_an_attribute_or_join_the_edges_of_the_data(name, pattern):
     num_own = data.num_edges
     data.edge_attr, data.weight = torch.rand(num_own, 2), torch.arange(num_own)
     joined = AddAttentionEdges(pattern, None, fill={'edge_attr': -1., 'weight': 7})(data)
-    assert joined.edge_type.tolist() == [0] * num_own + [1] * (joined.num_edges - num_own)
-    assert torch.equal(joined.edge_index[:, :num_own], original.edge_index)
-    added = joined.edge_index[:, num_own:]
+    order = joined.edge_type.argsort(stable=True)  # in each graph, the added edges come last
+    types, edge_index = joined.edge_type[order], joined.edge_index[:, order]
+    assert types.tolist() == [0] * num_own + [1] * (joined.num_edges - num_own)
+    assert torch.equal(edge_index[:, :num_own], original.edge_index)
+    added = edge_index[:, num_own:]
     assert pairs(added) == expected - pairs(original.edge_index)
     assert added.size(1) == len(pairs(added))
-    assert torch.equal(joined.edge_attr[:num_own], data.edge_attr)
-    assert bool((joined.edge_attr[num_own:] == -1).all())
-    assert joined.weight.tolist() == [*range(num_own), *[7] * added.size(1)]
+    assert torch.equal(joined.edge_attr[order][:num_own], data.edge_attr)
+    assert bool((joined.edge_attr[order][num_own:] == -1).all())
+    assert joined.weight[order].tolist() == [*range(num_own), *[7] * added.size(1)]
     assert joined.validate() and 'edge_type' not in data and data.num_edges == num_own
 
 
@@ -107,7 +109,7 @@ WITH_ATTR = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_attr=tor
     (lambda: AddAttentionEdges('Star()', fill={'edge_attr': 0.}), ValueError, "'fill' must be"),
     (lambda: AddAttentionEdges('Star()', edge_type=-1), ValueError, "'edge_type' must not be"),
     (lambda: AddAttentionEdges('Star()', seed='0'), TypeError, "'seed' must be an int"),
-    (lambda: AddAttentionEdges('Star()')(HeteroData()), TypeError, "Data or Batch .got Hetero"),
+    (lambda: AddAttentionEdges('Star()')(HeteroData()), TypeError, "Batch of Data .got Hetero"),
     (lambda: AddAttentionEdges('Star()', None)(Data(num_nodes=3)), ValueError, "an 'edge_index'"),
     (lambda: AddAttentionEdges('Star()', None)(ToSparseTensor(layout=torch.sparse_csr)(
         DATA['square']())), ValueError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +16,7 @@ from graphattn.layers import (
     EdgeAttention,
     EncoderLayer,
     GraphAttention,
+    GraphGPSConv,
     GraphTransformerConv,
     MultiheadAttention,
     from_torch,
@@ -160,3 +162,34 @@ def test_what_is_blamed_and_advised_is_an_argument_of_who_called(case):
         options = options_of(entry) | options_of(entry.forward)
     blamed = re.findall(r"^'(\w+)'", message)
     assert {*blamed, *advised(message)} <= options, message
+
+
+REPEATED = torch.tensor([[0, 1, 1, 5], [1, 2, 2, 4]])
+X = torch.randn(LENGTH, CHANNELS, generator=torch.Generator().manual_seed(0))
+# What takes edges of which some are repeated, and what it takes.
+ON_REPEATED = {
+    'GraphTransformerConv': (GraphTransformerConv, lambda: GraphTransformerConv(CHANNELS, 4)(
+        X, REPEATED)),
+    'GraphGPSConv': (GraphGPSConv, lambda: GraphGPSConv(
+        CHANNELS, GraphTransformerConv(CHANNELS, CHANNELS))(X, REPEATED)),
+    'EdgeAttention': (EdgeAttention, lambda: EdgeAttention()(*per_head(X), REPEATED)),
+    'EdgeAttention, explicit': (EdgeAttention, lambda: EdgeAttention()(
+        *per_head(X), REPEATED, return_attention_weights=True)),
+    'from_edge_index': (BipartiteGraph.from_edge_index, lambda: BipartiteGraph.from_edge_index(
+        REPEATED, LENGTH, return_perm=True)),
+}
+
+
+@pytest.mark.parametrize('case', ON_REPEATED)
+def test_who_has_repeated_edges_is_told_what_he_can_do(case):
+    entry, call = ON_REPEATED[case]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter('always')
+        try:
+            call()
+            said, = (str(each.message) for each in warned if '4 edges' in str(each.message))
+        except ValueError as error:
+            said = str(error)
+    options = options_of(entry) | (options_of(entry.forward) if inspect.isclass(entry) else set())
+    assert 'torch_geometric.utils.coalesce' in said
+    assert {*advised(said), *re.findall(r'(\w+)=', said)} <= options, said

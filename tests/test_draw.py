@@ -1,5 +1,6 @@
 """Pictures of graphs show their edges."""
 
+import inspect
 import math
 import sys
 
@@ -11,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from graphattn import BipartiteGraph, draw, patterns
+from graphattn.layers import GraphAttention, GraphTransformerConv
 from tests.graphs import GRAPHS, random_graph
 
 
@@ -78,6 +80,54 @@ def test_segments_stand_side_by_side():
     figure = draw.segments(graph, columns=3)
     shapes = [axes.get_images()[0].get_array().shape for axes in figure.axes]
     assert shapes == [(5, 5), (3, 3), (7, 7), (2, 2), (4, 4)]
+
+
+WITH_WEIGHTS = {
+    'mask': lambda graph, weights: draw.mask(graph, weights=weights).get_images(),
+    'heads': lambda graph, weights: draw.heads(graph, weights).axes[0].get_images(),
+    'received_attention': lambda graph, weights: draw.received_attention(graph, weights).lines,
+}
+
+
+def test_every_picture_of_values_on_edges_is_in_the_contract():
+    assert WITH_WEIGHTS.keys() == {name for name in draw.__all__ if 'weights' in
+                                   inspect.signature(getattr(draw, name)).parameters}
+
+
+@pytest.mark.parametrize('name', WITH_WEIGHTS)
+def test_weights_come_with_their_edges_or_in_a_known_order(name):
+    def shown(graph, weights):
+        drawn, = WITH_WEIGHTS[name](graph, weights)
+        return drawn.get_array() if name != 'received_attention' else drawn.get_ydata()
+
+    graph = random_graph(9, 7)
+    alpha, order = torch.rand(graph.num_edges), torch.randperm(graph.num_edges)
+    edge_index = graph.edge_index.as_tensor()[:, order]
+    sorted_here = BipartiteGraph.from_edge_index(edge_index, 9, 7)
+    expected = shown(graph, alpha)
+    for edges in (graph, sorted_here):
+        assert (shown(edges, (edge_index, alpha[order])) == expected).all()
+        assert (shown(edges, (graph.edge_index, alpha)) == expected).all()
+    with pytest.raises(ValueError, match="'weights' must be a pair .edge_index, alpha"):
+        shown(sorted_here, alpha[order])
+    repeated = edge_index.clone()
+    repeated[:, 0] = repeated[:, 1]
+    with pytest.raises(ValueError, match="'weights' must have the edges of 'graph'"):
+        shown(graph, (repeated, alpha))
+
+
+def test_the_pair_that_layers_return_is_drawn():
+    edge_index = torch.tensor([[2, 0, 1], [0, 0, 2]])
+    for layer in (GraphTransformerConv(4, 2), GraphAttention(4, 1)):
+        is_conv = isinstance(layer, GraphTransformerConv)
+        graph = BipartiteGraph.from_edge_index(edge_index, 3)
+        call = (edge_index,) if is_conv else (torch.tensor([0, 3]),)
+        _, pair = layer(torch.randn(3, 4), *call, return_attention_weights=True,
+                        **({} if is_conv else {'graph': graph}))
+        image, = draw.heads(graph, pair).axes[0].get_images()
+        expected = torch.zeros(3, 3)
+        expected[pair[0][1], pair[0][0]] = pair[1][:, 0].detach()
+        torch.testing.assert_close(torch.tensor(image.get_array()).float(), expected)
 
 
 def test_what_cannot_be_drawn_is_refused():

@@ -17,7 +17,7 @@ from tests.forked import run_anew
 ROOT = Path(__file__).parent.parent
 
 # A unit imports itself and what stands here, nothing else of this repository.
-GROUND = {'graphs', 'shard', 'utils', '_checks', '_tensors', '_splitmix'}
+GROUND = {'graphs', 'shard', 'utils', '_checks', '_explained', '_tensors', '_splitmix'}
 COMPILERS = {'_compiler', '_jit', '_threads', '_triton'}
 # What experiments and analysis may import of the library: all but its private modules.
 ALL = {'graphattn', 'graphs', 'patterns', 'samplers', 'ops', 'functional', 'placement', 'sources',
@@ -34,9 +34,10 @@ MAY_IMPORT = {
     '_tensors': set(),
     '_splitmix': {'_tensors'},
     '_checks': {'_tensors'},
+    '_explained': {'_checks'},
     'style': set(),
     'extension': {'_checks', '_tensors', '_jit', '_threads'},
-    'graphs': {'_checks', '_tensors', '_compiler', '_jit', 'style'},
+    'graphs': {'_checks', '_explained', '_tensors', '_compiler', '_jit', 'style'},
     'draw': {'graphs', '_checks', 'style'},
     'shard': {'graphs', '_tensors'},
     # Patterns, samplers and operations do not know one another, but that samplers draw by them.
@@ -56,8 +57,7 @@ MAY_IMPORT = {
     'decoding': GROUND | {'functional', 'placement'},
     # What examines kernels is imported by none of them.
     'testing': {'graphs', 'patterns', 'ops', 'functional'},
-    'spectra': set(),
-    'transforms': {'_checks', 'spectra', 'graphs', 'patterns'},
+    'transforms': {'_checks', '_tensors', 'graphs', 'patterns'},
     'experiments': {'experiments.runs'},
     'experiments.runs': ALL,
     'experiments.data': ALL | {'experiments.runs'},

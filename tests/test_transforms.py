@@ -1,24 +1,48 @@
-"""Positional encodings, beside PyG's."""
+"""Transforms, beside PyG's, of graphs and of batches."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import networkx as nx
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 import torch_geometric.transforms as pyg
-from torch_geometric.data import Batch, Data
+from scipy.sparse.linalg import ArpackNoConvergence
+from torch import Tensor
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.transforms import BaseTransform, Compose
 from torch_geometric.utils import erdos_renyi_graph, from_scipy_sparse_matrix
 
-from graphattn import spectra
-from graphattn.spectra import NotConverged
-from graphattn.transforms import LaplacianPE, RandomSignFlip, RandomWalkPE, laplacian_pe
-from tests.test_spectra import GRAPHS, laplacian_and_null_space
+from graphattn import transforms
+from graphattn.transforms import AddAttentionEdges, LaplacianPE, RandomSignFlip, laplacian_pe
+
+
+def weighted(graph: nx.Graph) -> nx.Graph:
+    draw = np.random.default_rng(0)
+    for _, _, edge in graph.edges(data=True):
+        edge['weight'] = 10**draw.uniform(-3, 3)
+    return graph
+
+
+GRAPHS = {
+    'path': nx.path_graph(200), 'cycle': nx.cycle_graph(201), 'star': nx.star_graph(200),
+    'complete': nx.complete_graph(200), 'bipartite': nx.complete_bipartite_graph(80, 120),
+    'hypercube': nx.hypercube_graph(7), 'mesh': nx.grid_2d_graph(15, 15),
+    'barbell': nx.barbell_graph(60, 80), 'tree': nx.balanced_tree(3, 4),
+    'hubs': nx.barabasi_albert_graph(200, 3, seed=0),
+    'expander': nx.random_regular_graph(4, 200, seed=0),
+    'weighted': weighted(nx.watts_strogatz_graph(200, 6, 0.2, seed=0)),
+    'disconnected': nx.disjoint_union_all([nx.path_graph(2), nx.cycle_graph(150)] * 2),
+    'equal parts': nx.disjoint_union_all([nx.cycle_graph(7)] * 40),
+}
 
 
 def draw(num_nodes: int, weighted: bool = False) -> Data:
     torch.manual_seed(num_nodes)
-    edge_index = erdos_renyi_graph(num_nodes, min(1., 8 / num_nodes))
+    edge_index = erdos_renyi_graph(num_nodes, min(1., 8 / max(num_nodes, 1)))
     weight = torch.rand(num_nodes, num_nodes, dtype=torch.double)
     weight = (weight + weight.T)[tuple(edge_index)] if weighted else torch.ones(
         edge_index.size(1), dtype=torch.double)  # PyG computes in float32 without weights
@@ -26,8 +50,7 @@ def draw(num_nodes: int, weighted: bool = False) -> Data:
                 x=torch.rand(num_nodes, 2))
 
 
-ENCODINGS = [RandomWalkPE(6, 'pe'), LaplacianPE(6, 'pe')]
-contract = pytest.mark.parametrize('encode', ENCODINGS, ids=lambda encode: type(encode).__name__)
+contract = pytest.mark.parametrize('encode', [LaplacianPE(6, 'pe')], ids=['LaplacianPE'])
 
 
 @pytest.fixture(params=['all eigenvalues', 'iteration'])
@@ -45,16 +68,6 @@ def test_encodings_follow_their_nodes(encode, num_nodes):
     renamed = Data(edge_index=perm[data.edge_index].flip(1), num_nodes=num_nodes,
                    edge_weight=data.edge_weight.flip(0))
     torch.testing.assert_close(encode(renamed).pe[perm], encode(data).pe, atol=1e-6, rtol=0)
-
-
-@contract
-def test_a_batch_is_encoded_graph_by_graph(encode):
-    graphs = [draw(num_nodes, weighted=True) for num_nodes in (12, 5, 30)]
-    for graph in graphs:
-        graph.edge_weight = graph.edge_weight.float()
-    expected = torch.cat([encode(graph).pe for graph in graphs])
-    assert torch.equal(Batch.from_data_list([*map(encode, graphs)]).pe, expected)
-    torch.testing.assert_close(encode(Batch.from_data_list(graphs)).pe, expected)
 
 
 @contract
@@ -96,7 +109,8 @@ def test_no_eigenvector_of_a_special_graph_is_missed(name, solver):
     edge_index, weight = from_scipy_sparse_matrix(adjacency)
     data = Data(edge_index=edge_index, edge_weight=weight, num_nodes=adjacency.shape[0])
     encoding = LaplacianPE(12)(data).laplacian_eigenvector_pe.double().numpy()
-    laplacian, _ = laplacian_and_null_space(GRAPHS[name])
+    root = np.sqrt(adjacency.sum(axis=0))
+    laplacian = sp.csr_array(sp.eye_array(len(root)) - adjacency.multiply(1 / np.outer(root, root)))
     expected = np.linalg.eigvalsh(laplacian.toarray())[1:13]
     found = encoding.T @ (laplacian @ encoding)
     np.testing.assert_allclose(found, np.diag(expected), atol=1e-6)
@@ -141,32 +155,6 @@ def test_signs_are_drawn_for_every_graph_and_column():
     assert RandomSignFlip()(graphs[0]).laplacian_eigenvector_pe.shape == (12, 4)
 
 
-@pytest.mark.parametrize('num_nodes, walk_length', [
-    (12, 1), (12, 2), (300, 3), (300, 8), (2_500, 3)])
-def test_return_probabilities_are_pygs(num_nodes, walk_length):
-    data = draw(num_nodes)
-    data.edge_weight = None
-    ours = RandomWalkPE(walk_length)(data).random_walk_pe
-    theirs = pyg.AddRandomWalkPE(walk_length)(data).random_walk_pe
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
-
-
-def test_walks_prefer_heavy_edges():
-    data = draw(20, weighted=True)
-    step = torch.zeros(20, 20, dtype=torch.double)
-    step[tuple(data.edge_index)] = data.edge_weight
-    step /= step.sum(dim=1, keepdim=True)
-    powers = [torch.linalg.matrix_power(step, k).diagonal() for k in range(1, 6)]
-    torch.testing.assert_close(RandomWalkPE(5)(data).random_walk_pe,
-                               torch.stack(powers, dim=1).float())
-
-
-def test_walks_follow_directed_edges():
-    data = Data(edge_index=erdos_renyi_graph(40, .1, directed=True), num_nodes=40)
-    torch.testing.assert_close(RandomWalkPE(6)(data).random_walk_pe,
-                               pyg.AddRandomWalkPE(6)(data).random_walk_pe)
-
-
 def two(weights: list[float] | None = None, edges: list[list[int]] = ((0, 1), (1, 0))) -> Data:
     return Data(edge_index=torch.tensor(edges), num_nodes=2,
                 edge_weight=None if weights is None else torch.tensor(weights))
@@ -189,9 +177,12 @@ def test_graphs_that_are_refused(encode, data, error, match):
 
 
 def test_what_has_not_converged_is_refused_by_the_name_of_the_graph(monkeypatch):
+    def fail(*args, **kwargs):
+        raise ArpackNoConvergence('none of 5 eigenvectors', [], [])
+
     monkeypatch.setattr(laplacian_pe, 'MAX_DENSE', 0)
-    monkeypatch.setattr(spectra, 'MAX_PRODUCTS', 1)
-    with pytest.raises(NotConverged, match="'k' must.*num_nodes=99.*Random"):
+    monkeypatch.setattr(laplacian_pe, 'eigsh', fail)
+    with pytest.raises(RuntimeError, match="'k' must.*num_nodes=99.*none of 5.*Random"):
         LaplacianPE(5)(draw(99))
 
 
@@ -203,8 +194,97 @@ def test_what_has_not_converged_is_refused_by_the_name_of_the_graph(monkeypatch)
      "both directions .*got 1 from 0 to 1 and 0 back in Data.*ToUndirected"),
     (lambda: LaplacianPE(2)(two([1., 2.])), ValueError, 'got 2 from 1 to 0 and 1 back'),
     (lambda: RandomSignFlip()(draw(5)), ValueError, "'laplacian_eigenvector_pe'.*attr"),
-    (lambda: RandomWalkPE(0), ValueError, "'walk_length' must be at least 1"),
-    (lambda: RandomWalkPE(2.), TypeError, "'walk_length' must be an int")])
+    (lambda: LaplacianPE(2)(Data(edge_index=torch.tensor([[0, 1], [1, 0]]),
+                                 batch=torch.tensor([0, 1]), num_nodes=2)), ValueError,
+     "'edge_index' must not join different graphs.*Data")])
 def test_what_is_refused(call, error, match):
     with pytest.raises(error, match=match):
         call()
+
+
+# Batches #############################################################################
+
+# Each transform of the package: as an attribute, and joined with one that is there.
+TRANSFORMS: dict[str, BaseTransform] = {
+    'LaplacianPE': LaplacianPE(3), 'LaplacianPE in x': LaplacianPE(3, None),
+    'RandomSignFlip': RandomSignFlip('signed'),
+    'AddAttentionEdges': AddAttentionEdges('RandomRegular(2)'),
+    'AddAttentionEdges in edge_index': AddAttentionEdges(
+        'Full() - SlidingWindow(0)', None, fill={'edge_weight': .5}),
+}
+WAYS = [*TRANSFORMS, *product(TRANSFORMS, repeat=2)]
+
+
+def transform_of(way: str | tuple[str, str]) -> BaseTransform:
+    names = [way] if isinstance(way, str) else way
+    types = iter((1, 2))  # edges that are added twice need a type of their own
+    parts = []
+    for name in names:
+        part = TRANSFORMS[name]
+        if part is TRANSFORMS['AddAttentionEdges in edge_index']:
+            part = AddAttentionEdges('Full() - SlidingWindow(0)', None, fill=part.fill,
+                                     edge_type=next(types))
+        parts.append(part)
+    return Compose(parts)
+
+
+def molecules() -> list[Data]:
+    graphs = [draw(num_nodes, weighted=True) for num_nodes in (12, 1, 5, 0, 3)]
+    return [Data(**graph.to_dict(), y=torch.tensor([graph.num_nodes]), name=str(graph.num_nodes),
+                 signed=graph.x + 1) for graph in graphs]
+
+
+def values_of(data: Data) -> dict[str, object]:
+    return {key: value for key, value in data.to_dict().items() if key not in ('batch', 'ptr')}
+
+
+def test_every_transform_is_in_the_contract():
+    assert {type(transform).__name__ for transform in TRANSFORMS.values()} == {
+        *transforms.__all__}
+
+
+@pytest.mark.parametrize('way', WAYS, ids=str)
+def test_a_batch_is_transformed_as_its_graphs_and_comes_apart(way):
+    transform = transform_of(way)
+    expected = [transform(graph) for graph in molecules()]
+    batch = Batch.from_data_list(molecules())
+    batch.later = torch.arange(batch.num_nodes)  # as PyG's transforms of a batch set it
+    before = batch.to_dict()
+    together = transform(batch)
+    whole = Batch.from_data_list(expected)
+    assert torch.equal(together.later, batch.later)
+    for number, graph in enumerate(expected):
+        compare(values_of(together[number]), values_of(graph))
+    compare({**values_of(together), 'later': None}, {**values_of(whole), 'later': None})
+    compare(batch.to_dict(), before)  # the original is as it was
+
+
+def compare(found: dict[str, object], expected: dict[str, object]) -> None:
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        other = found[key]
+        if key == 'signed':  # signs are drawn in another order
+            value, other = value.abs(), other.abs()
+        if isinstance(value, Tensor):
+            torch.testing.assert_close(other, value)
+        else:
+            assert other == value, key
+
+
+@pytest.mark.parametrize('name', TRANSFORMS)
+def test_heterogeneous_data_are_refused_by_name(name):
+    data = HeteroData()
+    data['a'].x, data['a'].signed = torch.rand(3, 2), torch.rand(3, 2)
+    data['a', 'to', 'a'].edge_index = torch.tensor([[0, 1], [1, 0]])
+    for each in (data, Batch.from_data_list([data])):
+        with pytest.raises(TypeError, match="'data' must be a PyG Data.*Hetero.*to_homogeneous"):
+            TRANSFORMS[name](each)
+
+
+def test_edges_that_joined_a_batch_are_encoded():
+    graphs = [pyg.ToUndirected()(draw(num_nodes)) for num_nodes in (8, 9)]
+    batch = pyg.ToUndirected()(Batch.from_data_list([Data(
+        edge_index=graph.edge_index[:, :3], num_nodes=graph.num_nodes) for graph in graphs]))
+    expected = [LaplacianPE(3, 'pe')(pyg.ToUndirected()(Data(
+        edge_index=graph.edge_index[:, :3], num_nodes=graph.num_nodes))).pe for graph in graphs]
+    torch.testing.assert_close(LaplacianPE(3, 'pe')(batch).pe, torch.cat(expected))

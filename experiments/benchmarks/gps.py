@@ -34,7 +34,7 @@ from experiments.benchmarks.measure import (
     seeded,
 )
 from experiments.runs.tables import report
-from graphattn.layers import GraphAttention, GraphGPSConv
+from graphattn.layers import GraphGPSConv
 from graphattn.sources import BlockModelSource
 
 PYG = {'PyG multihead': 'multihead', 'PyG performer': 'performer'}
@@ -109,8 +109,7 @@ class Setting(NamedTuple):
             return GPSConv(self.channels, messages, self.heads, attn_type=PYG[name],
                            attn_kwargs=size)
         source = PATTERNS.get(name) or BlockModelSource(self.heads, self.channels // self.heads, 16)
-        attention = GraphAttention(self.channels, self.heads, source)
-        return GraphGPSConv(self.channels, messages, attention)
+        return GraphGPSConv(self.channels, messages, self.heads, attn_kwargs={'source': source})
 
     def data(self) -> tuple[Tensor, Tensor, Tensor]:
         generator = seeded()

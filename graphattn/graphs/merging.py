@@ -95,10 +95,10 @@ def from_edge_index(
         pair = given[perm]
         is_first = first_of_each(pair)
         if return_perm and not bool(is_first.all()):
-            raise RepeatedEdges(f"'edge_index' must contain each edge only once with "
-                                f"return_perm=True (got {given.numel()} edges, "
-                                f"{int(is_first.sum())} of them different); remove duplicates, or "
-                                f"pass return_perm=False")
+            raise RepeatedEdges(f"'edge_index' must contain each edge only once, because its order "
+                                f"is that of values on edges (got {given.numel()} edges, "
+                                f"{int(is_first.sum())} of them different); merge duplicates by "
+                                f"torch_geometric.utils.coalesce")
         edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
         pair = pair if return_perm else pair[is_first]
     else:

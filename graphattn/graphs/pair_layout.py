@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._checks import MAX_SIDE, check_bool, check_device, check_size
+from graphattn._explained import Explained
 from graphattn._tensors import host_copy
 
 
 @dataclass(frozen=True)
-class PairLayout(ABC):
+class PairLayout(Explained, ABC):
     """Base class of layouts. A layout assigns the index of a value to each (query, key) pair of
     ``size`` tokens, and so decides which pairs of a mask share a value.
 

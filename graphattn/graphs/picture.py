@@ -8,23 +8,26 @@ from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from graphattn._checks import check_strided
+from graphattn._checks import check_edge_index, check_range, check_strided
+from graphattn.graphs.merging import plain
 from graphattn.style import SHADES, in_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from torch import Tensor
 
     from graphattn.graphs.graph import BipartiteGraph
 
+Weights = Tensor | tuple[Tensor, Tensor]  # on edges: of known order, or beside their edge_index
 _MAX_CELLS = 512  # per side; larger masks are drawn as densities
 
 
 @in_style()
 def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
-         weights: Tensor | None = None) -> Axes:
+         weights: Weights | None = None) -> Axes:
     """Draw the mask of a graph, with queries from top to bottom and keys from left to right.
 
     If a graph has more than 512 queries or keys, this side is divided into 512 cells, and the shade
@@ -33,12 +36,14 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
     Args:
         graph (BipartiteGraph): The graph, of any size.
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
-        weights (Tensor, optional): Shades of the edges, such as attention weights, ``[num_edges]``.
-            The edge with the largest weight is the darkest.
+        weights (Tensor or tuple, optional): Shades of the edges, such as attention weights,
+            ``[num_edges]`` in the order of ``graph.edge_index``; or a pair ``(edge_index, alpha)``,
+            as layers return it. The edge with the largest weight is the darkest.
 
     Raises:
         TypeError: ``weights`` is not a Tensor.
-        ValueError: ``weights`` has another shape, or negative or non-finite values.
+        ValueError: ``weights`` has another shape, other edges, or negative or non-finite values; or
+            the graph sorted its edges, and the order of ``weights`` is unknown.
 
     Example:
         >>> from graphattn import draw, patterns
@@ -89,25 +94,39 @@ def new_axes(width: float, height: float) -> Axes:
     return pyplot.subplots(figsize=(width, height), layout='constrained')[1]
 
 
-def shades_of(graph: BipartiteGraph, weights: Tensor, dimensions: int) -> Tensor:
-    """Check weights on edges, and return them as float64 ``[num_edges, heads]`` on the CPU.
-
-    Args:
-        graph (BipartiteGraph): The graph of the edges.
-        weights (Tensor): ``[num_edges]`` or ``[num_edges, heads]``, finite and not negative.
-        dimensions (int): Largest number of dimensions of ``weights`` to accept, 1 or 2.
-    """
+def shades_of(graph: BipartiteGraph, weights: Weights, dimensions: int) -> Tensor:
+    """Check weights on edges, of at most 1 or 2 ``dimensions``, and return them in the order of the
+    graph, float64 ``[num_edges, heads]`` on the CPU."""
+    edge_index, weights = weights if isinstance(weights, tuple) else (None, weights)
     check_strided('weights', weights)
     if weights.shape[:1] != (graph.num_edges,) or weights.dim() > dimensions:
         shape = ' or '.join(['[num_edges]', '[num_edges, heads]'][:dimensions])
         raise ValueError(f"'weights' must have shape {shape} with num_edges={graph.num_edges} (got "
                          f"shape {list(weights.shape)})")
+    if edge_index is not None:
+        weights = weights[_order_of(graph, edge_index).to(weights.device)]
+    elif graph.is_reordered:
+        raise ValueError("'weights' must be a pair (edge_index, alpha) for a graph that sorted its "
+                         "edges, because the order of the weights is unknown (got a Tensor); pass "
+                         "(graph.edge_index, alpha) if the weights are in the order of the graph")
     per_edge = weights.detach().double().unsqueeze(-1).flatten(1).cpu()
     others = per_edge[~((per_edge >= 0) & per_edge.isfinite())]
     if others.numel():
         raise ValueError(f"'weights' must be finite and not negative (got {others[0].item()} and "
                          f"{others.numel() - 1} more invalid values)")
     return per_edge
+
+
+def _order_of(graph: BipartiteGraph, edge_index: Tensor) -> Tensor:
+    """Return the place in ``edge_index`` of each edge of the graph."""
+    check_edge_index(edge_index)
+    check_range(edge_index, graph.num_queries, graph.num_keys)
+    given, own = (key.long() + graph.num_keys * query.long() for key, query in (
+        plain(edge_index), (graph.key, graph.query)))
+    given, order = given.sort()
+    if not torch.equal(given, own):
+        raise ValueError("'weights' must have the edges of 'graph' (got a pair with other edges)")
+    return order
 
 
 def tick_whole_numbers(*sides: Axis) -> None:

@@ -16,6 +16,7 @@ from torch_geometric.typing import Adj, Size
 
 from graphattn import ops
 from graphattn._checks import check_bool, check_dropout, check_floating, check_kind, check_number
+from graphattn._explained import Explained
 from graphattn.functional.checks import check_edge_values, check_softcap, scale_of
 from graphattn.functional.drive import LOCAL, Placement, drive
 from graphattn.functional.recursion import (
@@ -34,7 +35,7 @@ from graphattn.ops.edge_math import edge_logit, edge_softmax
 Nodes = Tensor | tuple[Tensor, Tensor]
 
 
-class EdgeAttention(MessagePassing):
+class EdgeAttention(MessagePassing, Explained):
     r"""Attention as message passing: queries receive the weighted sum of the values of their keys.
 
     The layer computes :func:`graphattn.functional.edge_attention` in one of two equivalent ways:

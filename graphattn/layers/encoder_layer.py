@@ -18,6 +18,7 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
+from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -31,7 +32,7 @@ ACTIVATIONS = {'gelu': nn.GELU, 'gelu_new': partial(nn.GELU, 'tanh'), 'relu': nn
                'silu': nn.SiLU}
 
 
-class EncoderLayer(nn.Module):
+class EncoderLayer(nn.Module, Explained):
     r"""Attention and a feed-forward network, each with a residual and a layer norm.
 
     .. math::

@@ -18,6 +18,7 @@ from graphattn._checks import (
     check_ptr,
     check_sides,
 )
+from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies, host_copy, is_traced
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.folding import repeat_heads
@@ -39,7 +40,7 @@ from graphattn.sources import GraphSource, as_source
 from graphattn.sources.base import check_same_sequences, fold_ptr, terms_on
 
 
-class GraphAttention(nn.Module):
+class GraphAttention(nn.Module, Explained):
     r"""Multi-head attention along the edges of a source, with the projections of queries, keys,
     values and outputs.
 

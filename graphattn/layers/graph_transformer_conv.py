@@ -20,6 +20,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
+from graphattn._explained import Explained
 from graphattn.functional.drive import drive
 from graphattn.graphs.from_pyg import (
     Edges,
@@ -37,7 +38,7 @@ _STEPS = 'propagate', 'message', 'aggregate'
 _ON_STEPS = hooks_on(*_STEPS)
 
 
-class GraphTransformerConv(TransformerConv):
+class GraphTransformerConv(TransformerConv, Explained):
     r"""The graph transformer operator: PyG's ``TransformerConv`` with a fused kernel.
 
     .. math::
@@ -99,7 +100,7 @@ class GraphTransformerConv(TransformerConv):
                  concat: bool = True, beta: bool = False, dropout: float = 0.,
                  edge_dim: int | None = None, bias: bool = True, root_weight: bool = True, *,
                  backend: str = 'auto', **kwargs):
-        for size in in_channels if isinstance(in_channels, tuple) else (in_channels,):
+        for size in in_channels if isinstance(in_channels, tuple | list) else (in_channels,):
             check_size('in_channels', size, -1, MAX_SIDE)
             if size == 0:
                 raise ValueError("'in_channels' must be positive, or -1 to read the size from the "
@@ -145,9 +146,10 @@ class GraphTransformerConv(TransformerConv):
                 also raised if ``edge_dim`` is set without edge features in the call, or the call
                 has edge features without ``edge_dim``.
         """
-        pair = x if isinstance(x, tuple) else (x, x)
+        is_pair = isinstance(x, tuple | list)
+        pair = x if is_pair else (x, x)
         _check_nodes(pair[0], self.lin_key)
-        if isinstance(x, tuple):
+        if is_pair:
             _check_nodes(pair[1], self.lin_query)
         edge_attr = self._edge_attr(edge_index, edge_attr)
         if return_attention_weights is not None:

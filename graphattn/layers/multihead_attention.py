@@ -21,6 +21,7 @@ from graphattn._checks import (
     check_strided,
     is_float,
 )
+from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies, is_one
 from graphattn.graphs.masks import is_above_lowest
 from graphattn.layers.graph_attention import check_source
@@ -37,7 +38,7 @@ from graphattn.sources import GraphSource, as_source
 from graphattn.sources.base import copy_beside, place_beside
 
 
-class MultiheadAttention(nn.MultiheadAttention):
+class MultiheadAttention(nn.MultiheadAttention, Explained):
     r"""``torch.nn.MultiheadAttention`` along the edges of a source.
 
     .. math::

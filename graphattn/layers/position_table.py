@@ -8,8 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from graphattn._explained import Explained
 
-class PositionTable(nn.Module, ABC):
+
+class PositionTable(nn.Module, Explained, ABC):
     """Base class of modules that hold a table of fixed values for each position.
 
     The table is computed again, in float64, whenever the module moves to another device or dtype.

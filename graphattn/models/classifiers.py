@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MeanAggregation, SumAggregation
 
 from graphattn._checks import check_bool, check_choice, check_dropout, check_sides
+from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -18,7 +19,7 @@ from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.models.pooler import Pooler, check_not_empty, check_whole
 
 
-class SequenceClassifier(nn.Module):
+class SequenceClassifier(nn.Module, Explained):
     """Pool the encoded tokens of each sequence and classify it.
 
     Args:
@@ -131,7 +132,7 @@ class PairClassifier(SequenceClassifier):
         return torch.cat([x, y, x * y, x - y], dim=1)
 
 
-class TokenClassifier(nn.Module):
+class TokenClassifier(nn.Module, Explained):
     """Classify every token.
 
     Args:

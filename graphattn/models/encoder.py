@@ -22,6 +22,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
+from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies, host_copy, is_traced
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -36,7 +37,7 @@ from graphattn.shard import Shard
 from graphattn.sources import GraphSource
 
 
-class Encoder(nn.Module):
+class Encoder(nn.Module, Explained):
     """Embeddings of tokens, positions and segments, followed by a stack of :class:`EncoderLayer`.
 
     Args:

@@ -13,9 +13,10 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
+from graphattn._explained import Explained
 
 
-class FeatureEncoder(nn.Module):
+class FeatureEncoder(nn.Module, Explained):
     """Embed the features of nodes or of edges.
 
     Args:

@@ -30,6 +30,7 @@ from graphattn._checks import (
     check_sides,
     check_size,
 )
+from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -44,7 +45,7 @@ LOCAL = 'gin', 'gated_gcn', 'transformer'
 Local = Literal['gin', 'gated_gcn', 'transformer']
 
 
-class GraphTransformer(nn.Module):
+class GraphTransformer(nn.Module, Explained):
     """Embed the nodes and edges of graphs, apply layers of messages and attention, and compute an
     output for each node or each graph.
 
@@ -183,8 +184,10 @@ class GraphTransformer(nn.Module):
                 own.source.reset_parameters()
             elif own is not None:
                 own.reset_parameters()
-            self.layers.append(GraphGPSConv(channels, conv, own, dropout=dropout, norm=norm,
-                                            norm_kwargs=norm_kwargs))
+            attn_type = None if own is None else 'multihead'
+            self.layers.append(GraphGPSConv(channels, conv, dropout=dropout, norm=norm,
+                                            norm_kwargs=norm_kwargs, attn_type=attn_type,
+                                            attention=own))
         self.pool = POOLING[pooling]() if level == 'graph' else None
         self.head = nn.Sequential(nn.Linear(channels, channels), nn.ReLU(),
                                   nn.Linear(channels, out_channels))
@@ -257,7 +260,7 @@ class GraphTransformer(nn.Module):
     def _attribute(self, data: Data, name: str) -> Tensor:
         value = getattr(data, name, None)
         if not isinstance(value, Tensor):
-            advice = ('; apply a transform first, such as graphattn.transforms.RandomWalkPE'
+            advice = ("; apply a transform first, such as PyG's AddRandomWalkPE"
                       if name in self.encodings else '')
             raise ValueError(f"'data' must have the attribute {name!r} (got {data}){advice}")
         return value

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_ids
+from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -17,7 +18,7 @@ from graphattn.models.pooler import Pooler, check_whole
 from graphattn.sources import GraphSource
 
 
-class MaskedLanguageModel(nn.Module):
+class MaskedLanguageModel(nn.Module, Explained):
     r"""Predict tokens, and predict whether the second segment of a sequence follows the first, as
     BERT does.
 

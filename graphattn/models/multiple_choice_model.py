@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_choice, check_dropout, check_ids
+from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -16,7 +17,7 @@ from graphattn.models.encoder import Encoder, check_encoder
 from graphattn.models.pooler import Pooler, check_not_empty, check_whole
 
 
-class MultipleChoiceModel(nn.Module):
+class MultipleChoiceModel(nn.Module, Explained):
     r"""Compute a logit for each choice, :math:`\langle w, x \rangle + b`, from the features x of
     the choice. A softmax over the choices of a question turns logits into probabilities.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from graphattn._checks import check_dropout, check_features, check_ptr, check_sides
+from graphattn._explained import Explained
 from graphattn._tensors import host_copy, is_traced
 from graphattn.shard import Shard
 
 
-class Pooler(nn.Module):
+class Pooler(nn.Module, Explained):
     r"""Compute one vector for each sequence from its first token, ``[CLS]``, as in BERT.
 
     .. math:: \tanh(W x_{\mathrm{first}} + b)

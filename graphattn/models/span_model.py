@@ -16,6 +16,7 @@ from graphattn._checks import (
     check_sides,
     check_strided,
 )
+from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies, host_copy
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -23,7 +24,7 @@ from graphattn.models.data import accepts_data
 from graphattn.models.encoder import Encoder, check_encoder
 
 
-class SpanModel(nn.Module):
+class SpanModel(nn.Module, Explained):
     r"""Predict the first and the last token of an answer.
 
     .. math::

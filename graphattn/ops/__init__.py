@@ -6,9 +6,9 @@ and ``ops/triton`` contain the code that all kernels of a device share, and the 
 device, which declares its capabilities (:class:`graphattn.ops.backend.Backend`).
 """
 
-from difflib import get_close_matches
 from importlib import import_module
 
+from graphattn._checks import did_you_mean
 from graphattn.ops.attention import gather, reference, sdpa
 from graphattn.ops.backend import Backend, EdgeFeatures, LogitTerms, ProjectedFeatures
 
@@ -29,10 +29,8 @@ def load(name: str) -> Backend:
     if name in _LOADED:
         return _LOADED[name]
     if name not in _ON_FIRST_USE:
-        near = get_close_matches(str(name), BACKENDS)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ''
         raise ValueError(f"'backend' must be one of 'auto', {', '.join(map(repr, BACKENDS))} (got "
-                         f"{name!r}){hint}")
+                         f"{name!r}){did_you_mean(name, BACKENDS)}")
     _LOADED[name] = import_module(_ON_FIRST_USE[name]).BACKEND
     return _LOADED[name]
 

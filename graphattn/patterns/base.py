@@ -21,6 +21,7 @@ from graphattn._checks import (
     check_seed,
     check_size,
 )
+from graphattn._explained import Explained
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import (
     Rows,
@@ -36,7 +37,7 @@ from graphattn.patterns.layouts import crop_edges, key_ranges
 MAX_NUMBER = 2**40  # largest value of integer fields, so that products do not overflow int64
 
 
-class Pattern(ABC):
+class Pattern(Explained, ABC):
     r"""A rule that computes edges from the numbers of queries and keys.
 
     Query i and key i have the same position, even if the numbers of keys and queries differ.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import operator
-from difflib import get_close_matches
 from inspect import isabstract
 
+from graphattn._checks import did_you_mean
 from graphattn.graphs.pair_layout import LAYOUTS, PairLayout
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.presets import PRESETS, get
@@ -105,11 +105,11 @@ def _make(name: str, positional: list, named: dict) -> Pattern:
         return get(name, **named)
     kinds = _patterns_by_name()
     if name not in kinds:
-        known = [*PRESETS, *kinds]
-        near = get_close_matches(name, known, cutoff=0.5) or known
-        raise ValueError(f"'expression' names an unknown pattern (got {name!r}); did you mean "
-                         f"{' or '.join(map(repr, near))}? A pattern of your own must be imported "
-                         f"first, on a command line by --import")
+        known = [*PRESETS, *(kind for kind in kinds if not kind.startswith('_'))]
+        hint = did_you_mean(name, known) or f"; there are {', '.join(map(repr, known))}"
+        raise ValueError(f"'expression' names an unknown pattern (got {name!r}){hint}; a "
+                         f"pattern of your own must be imported first, on a command line by "
+                         f"--import")
     return kinds[name](*positional, **named)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from inspect import Parameter, signature
 
-from graphattn._checks import check_bool, check_size
+from graphattn._checks import check_bool, check_size, did_you_mean
 from graphattn.patterns.base import Pattern
 from graphattn.patterns.cropped import Cropped
 from graphattn.patterns.fixed import Fixed
@@ -106,10 +105,9 @@ def get(name: str, **parameters: int | bool) -> Pattern:
     if not isinstance(name, str):
         raise TypeError(f"'name' must be a str (got {type(name).__name__})")
     if name not in PRESETS:
-        near = [repr(match) for match in get_close_matches(name.lower(), PRESETS)]
-        hint = f'; did you mean {" or ".join(near)}?' if near else ''
         names = ', '.join(map(repr, PRESETS))
-        raise ValueError(f"'name' must be one of {names} (got {name!r}){hint}")
+        raise ValueError(f"'name' must be one of {names} (got {name!r})"
+                         f"{did_you_mean(name.lower(), PRESETS)}")
     _check_parameters(name, parameters)
     return PRESETS[name](**parameters)
 
@@ -215,7 +213,7 @@ def _check_parameters(name: str, parameters: dict[str, int | bool]) -> None:
     for parameter in parameters:
         if parameter not in accepted:
             raise TypeError(f"'{parameter}' is not a parameter of '{name}', which accepts: "
-                            f"{listed}")
+                            f"{listed}{did_you_mean(parameter, accepted)}")
     for parameter, kind in accepted.items():
         if kind.default is Parameter.empty and parameter not in parameters:
             raise TypeError(f"'{parameter}' must be given for the preset '{name}', which accepts: "

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_floating, check_has_numbers, check_ptr, is_float
+from graphattn._explained import Explained
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.ops import LogitTerms
 from graphattn.shard import Shard
 
 
-class GraphSource(nn.Module, ABC):
+class GraphSource(nn.Module, Explained, ABC):
     """Base class of modules that decide which query attends to which key.
 
     Attributes:

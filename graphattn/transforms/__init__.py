@@ -3,6 +3,5 @@
 from graphattn.transforms.add_attention_edges import AddAttentionEdges
 from graphattn.transforms.laplacian_pe import LaplacianPE
 from graphattn.transforms.random_sign_flip import RandomSignFlip
-from graphattn.transforms.random_walk_pe import RandomWalkPE
 
-__all__ = ['AddAttentionEdges', 'LaplacianPE', 'RandomSignFlip', 'RandomWalkPE']
+__all__ = ['AddAttentionEdges', 'LaplacianPE', 'RandomSignFlip']

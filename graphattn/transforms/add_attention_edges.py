@@ -8,9 +8,12 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from graphattn._checks import check_kind, check_seed, check_size
+from graphattn._tensors import row_pointer
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pyg_data import ptr_of
+from graphattn.graphs.segments import segment_of
 from graphattn.patterns import Pattern, parse
+from graphattn.transforms.batches import check_data, put
 
 
 class AddAttentionEdges(BaseTransform):
@@ -42,7 +45,7 @@ class AddAttentionEdges(BaseTransform):
             ``attr_name=None``, a value is required for every attribute of edges that the data has.
 
     Raises:
-        TypeError: An argument is of the wrong type.
+        TypeError: An argument is of the wrong type, or the data is heterogeneous.
         ValueError: ``attr_name`` has another ending, or both ``attr_name`` and ``fill`` are given.
             In a call, an attribute of edges is not in ``fill`` or does not fit the edges.
 
@@ -85,11 +88,14 @@ class AddAttentionEdges(BaseTransform):
         self.edge_type, self.fill = edge_type, fill or {}
 
     def forward(self, data: Data) -> Data:
-        if not isinstance(data, Data):
-            raise TypeError(f"'data' must be a PyG Data or Batch (got {type(data).__name__})")
-        graph = self._graph_of(data)
+        check_data(data)
+        some = next((x for x in data.to_dict().values() if isinstance(x, Tensor)), torch.empty(0))
+        ptr = ptr_of(data, some.device)
+        graph = BipartiteGraph.batch([
+            self.pattern.build(length, seed=self.seed, crop=True, device=some.device)
+            for length in ptr.diff().tolist()])
         if self.attr_name is not None:
-            data[self.attr_name] = graph.edge_index.as_tensor()
+            put(data, self.attr_name, graph.edge_index.as_tensor(), graph.csr[0][ptr], ptr[:-1])
             return data
         if data.edge_index is None:
             raise ValueError(f"'data' must have an 'edge_index' Tensor (got {data}); call this "
@@ -98,25 +104,23 @@ class AddAttentionEdges(BaseTransform):
         num_own, num_added = data.edge_index.size(1), added.size(1)
         values = {name: self._filled(name, data.get(name), num_own, num_added)
                   for name in self._attributes(data)}
-        data.update(values)
-        data.edge_index = torch.cat([data.edge_index, added], dim=1)
-        data.edge_type = torch.cat([self._type_of(data, num_own),
-                                    added.new_full((num_added,), self.edge_type)])
+        values['edge_type'] = torch.cat([self._type_of(data, num_own),
+                                         added.new_full((num_added,), self.edge_type)])
+        edge_index = torch.cat([data.edge_index, added], dim=1)
+        # The edges of a graph are adjacent, its own before the added ones.
+        owner, order = segment_of(ptr, data.num_nodes)[edge_index[0]].sort(stable=True)
+        slices = row_pointer(owner, len(ptr) - 1)
+        put(data, 'edge_index', edge_index[:, order], slices, ptr[:-1])
+        for name, value in values.items():
+            put(data, name, value[order], slices)
         return data
-
-    def _graph_of(self, data: Data) -> BipartiteGraph:
-        some = next((x for x in data.to_dict().values() if isinstance(x, Tensor)), torch.empty(0))
-        ptr = ptr_of(data, some.device)
-        graphs = [self.pattern.build(length, seed=self.seed, crop=True, device=some.device)
-                  for length in ptr.diff().tolist()]
-        return BipartiteGraph.batch(graphs)
 
     def _attributes(self, data: Data) -> list[str]:
         """Return the names of the edge attributes that ``fill`` has values for. Raise a ValueError
         if ``data`` has an edge attribute that ``fill`` lacks."""
         known = {'edge_attr', 'edge_weight'} & set(data.keys())
-        known |= {name for name in data.edge_attrs() if 'edge' in name}
-        missing = sorted(known - {'edge_index', 'edge_type'} - self.fill.keys())
+        known |= {name for name in data.edge_attrs() if 'edge' in name and 'index' not in name}
+        missing = sorted(known - {'edge_type'} - self.fill.keys())
         if missing:
             raise ValueError(f"'fill' must contain {missing[0]!r}, because the edges of the data "
                              f"have this attribute (got {list(self.fill)})")

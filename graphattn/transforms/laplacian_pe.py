@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
+import scipy.linalg
 import scipy.sparse as sp
 import torch
-from scipy.sparse import csgraph
-from torch_geometric.data import Batch, Data
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
+from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
-from torch_geometric.transforms.add_positional_encoding import add_node_attr
 
-from graphattn._checks import check_bool, check_size
-from graphattn.spectra import NotConverged, smallest_eigenvectors
-from graphattn.transforms.adjacency import adjacency_of
+from graphattn._checks import check_bool, check_edge_index, check_range, check_size
+from graphattn.graphs.pyg_data import ptr_of
+from graphattn.transforms.batches import check_data, put
 
 MAX_DENSE = 200  # up to this number of nodes, all eigenvectors take less time than an iteration
 
@@ -25,7 +27,7 @@ class LaplacianPE(BaseTransform):
     is :math:`D^{1/2} 1`. The other eigenvectors are sorted by ascending eigenvalue. The encoding is
     that of PyG's ``AddLaplacianEigenvectorPE``, with these differences:
 
-    - the computation is in float64, and eigenvectors that do not converge raise an error;
+    - the computation is in float64;
     - an eigenvector has the sign that makes its largest entry positive, so that results are
       reproducible. PyG draws signs at random, and as a ``pre_transform`` only once for the whole
       training. :class:`RandomSignFlip` draws signs in every epoch;
@@ -45,10 +47,10 @@ class LaplacianPE(BaseTransform):
         is_undirected (bool): Whether to assume that graphs are undirected, without a check.
 
     Raises:
-        TypeError: An argument is of the wrong type.
+        TypeError: An argument is of the wrong type, or the data is heterogeneous.
         ValueError: ``k`` is below 1, or a graph is directed or has weights that are negative or not
             finite.
-        NotConverged: The graph is large and has too many almost equal eigenvalues.
+        RuntimeError: The eigenvectors of a large graph did not converge.
 
     Example:
         >>> import torch
@@ -70,30 +72,64 @@ class LaplacianPE(BaseTransform):
         self.k, self.attr_name, self.is_undirected = k, attr_name, is_undirected
 
     def forward(self, data: Data) -> Data:
-        if isinstance(data, Batch):
-            return Batch.from_data_list([self(each) for each in data.to_data_list()])
-        adjacency = adjacency_of(data, max(MAX_DENSE, 8 * self.k))
+        check_data(data)
+        adjacency = _adjacency(data)
         if not self.is_undirected:
             _check_undirected(adjacency, data)
-        encoding = np.zeros((data.num_nodes, self.k), np.float32)
-        count = min(self.k, data.num_nodes - 1)
-        if count > 0:
+        adjacency = (adjacency + adjacency.T) / 2  # changes the weights only by rounding
+        root = np.sqrt(adjacency.sum(axis=0))
+        inverse = sp.diags_array(np.divide(1, root, where=root > 0, out=np.zeros_like(root)))
+        scaled = sp.csr_array(inverse @ adjacency @ inverse)
+        ptr = ptr_of(data, data.edge_index.device)
+        encoding, num_inside = np.zeros((data.num_nodes, self.k), np.float32), 0
+        for start, stop in pairwise(ptr.tolist()):
+            part, count = scaled[start:stop, start:stop], min(self.k, stop - start - 1)
+            num_inside += part.nnz
             try:
-                vectors = _eigenvectors(adjacency, count)
-            except NotConverged as error:
-                raise NotConverged(f"'k' must be smaller for {data}, because {count} eigenvectors "
-                                   f"did not converge ({error}); use a smaller 'k', or use "
-                                   f"RandomWalkPE") from None
-            encoding[:, :count] = vectors * _signs(vectors)
-        encoding = torch.from_numpy(encoding).to(data.edge_index.device)
-        return add_node_attr(data, encoding, attr_name=self.attr_name)
+                vectors = _eigenvectors(part, root[start:stop], count) if count > 0 else None
+            except ArpackError as error:
+                raise RuntimeError(f"'k' must be smaller for {data}, because {count} eigenvectors "
+                                   f"did not converge ({error}); use a smaller 'k', or PyG's "
+                                   f"AddRandomWalkPE") from None
+            if vectors is not None:
+                encoding[start:stop, :count] = vectors * _signs(vectors)
+        if num_inside != scaled.nnz:
+            raise ValueError(f"'edge_index' must not join different graphs of the batch (got such "
+                             f"edges in {data})")
+        values, name = torch.from_numpy(encoding).to(data.edge_index.device), self.attr_name
+        if name is None and data.x is not None:
+            x = data.x.view(-1, 1) if data.x.dim() == 1 else data.x
+            values = torch.cat([x, values.to(x.device, x.dtype)], dim=-1)
+        put(data, 'x' if name is None else name, values, ptr)
+        return data
 
 
-def _check_undirected(adjacency: np.ndarray | sp.csr_array, data: Data) -> None:
+def _adjacency(data: Data) -> sp.csr_array:
+    if data.edge_index is None:
+        raise ValueError(f"'data' must have the attribute 'edge_index' (got {data})")
+    edge_index = data.edge_index.cpu()
+    check_edge_index(edge_index)
+    check_range(edge_index, data.num_nodes, data.num_nodes)
+    row, column = edge_index.numpy()
+    weight = np.ones(len(row))
+    if data.edge_weight is not None:
+        weight = data.edge_weight.detach().cpu().double().numpy()
+    if weight.shape != row.shape or not ((weight >= 0) & (weight < np.inf)).all():
+        least, most = (weight.min(), weight.max()) if weight.size else (np.nan, np.nan)
+        raise ValueError(f"'edge_weight' must have shape [num_edges], with finite values of at "
+                         f"least 0 (got shape {weight.shape}, from {most} down to {least}, in "
+                         f"{data}); turn a distance d into the weight exp(-d)")
+    edges = weight * (row != column), (row, column)
+    adjacency = sp.csr_array(edges, shape=(data.num_nodes, data.num_nodes))
+    adjacency.eliminate_zeros()
+    return adjacency
+
+
+def _check_undirected(adjacency: sp.csr_array, data: Data) -> None:
     """Raise an error unless both directions of each edge have the same weight, up to the rounding
     of float32."""
     difference = abs(adjacency - adjacency.T) - 1e-5 * adjacency
-    if adjacency.size and difference.max() > 0:
+    if adjacency.nnz and difference.max() > 0:
         column, row = divmod(int(difference.argmax()), adjacency.shape[0])
         raise ValueError(f"'edge_index' must have each edge in both directions with the same "
                          f"weight (got {float(adjacency[row, column]):g} from {row} to {column} "
@@ -101,86 +137,20 @@ def _check_undirected(adjacency: np.ndarray | sp.csr_array, data: Data) -> None:
                          f"torch_geometric.transforms.ToUndirected first")
 
 
-def _eigenvectors(adjacency: np.ndarray | sp.csr_array, count: int) -> np.ndarray:
-    """Return the ``count`` eigenvectors of the normalised Laplacian with the smallest eigenvalues,
-    except the trivial eigenvector, ``[num_nodes, count]``."""
-    loops = adjacency.diagonal()
-    if loops.any():
-        adjacency = adjacency - (sp.diags_array(loops) if sp.issparse(adjacency)
-                                 else np.diag(loops))
-    adjacency = (adjacency + adjacency.T) / 2  # changes the weights only by rounding
-    root = np.sqrt(adjacency.sum(axis=0))
-    inverse = np.divide(1, root, where=root > 0, out=np.zeros_like(root))
-    if sp.issparse(adjacency):
-        return _of_large(adjacency, root, inverse, count)
-    return _of_small(adjacency * inverse * inverse[:, None], root, count)
-
-
-def _of_small(scaled: np.ndarray, root: np.ndarray, count: int) -> np.ndarray:
-    """Return the eigenvectors of :func:`_eigenvectors` by a dense decomposition. ``scaled`` is
-    :math:`D^{-1/2} A D^{-1/2}`, and ``root`` is the trivial eigenvector :math:`D^{1/2} 1`. The
-    trivial eigenvalue is raised from 0 to 3, above all others, which are at most 2, so that it
-    comes last.
-
-    Small matrices use one thread. Several threads wait for one another, so they take ten times as
-    long while other processes use the cores.
-    """
-    trivial = root / max(np.linalg.norm(root), np.finfo(float).tiny)
-    shifted = 3 * np.outer(trivial, trivial) - scaled
-    shifted.flat[::len(root) + 1] += 1
-    threads = torch.get_num_threads()
-    try:
-        if len(root) <= MAX_DENSE:
-            torch.set_num_threads(1)
-        return torch.linalg.eigh(torch.from_numpy(shifted)).eigenvectors[:, :count].numpy()
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _of_large(adjacency: sp.csr_array, root: np.ndarray, inverse: np.ndarray, count: int
-              ) -> np.ndarray:
-    """Return the eigenvectors of :func:`_eigenvectors` for a sparse matrix. Eigenvectors with
-    eigenvalue 0 follow from the connected components; the others are computed by iteration.
-
-    Args:
-        adjacency (sparse array): A, symmetric without self-loops; scaled in place.
-        root (ndarray): Diagonal of :math:`D^{1/2}`, ``[num_nodes]``.
-        inverse (ndarray): Diagonal of :math:`D^{-1/2}`, 0 for isolated nodes.
-        count (int): Number of eigenvectors.
-    """
-    num_components, component = csgraph.connected_components(adjacency, directed=False)
-    adjacency.data *= inverse[adjacency.indices] * inverse.repeat(np.diff(adjacency.indptr))
-    laplacian = sp.csr_array(sp.eye_array(len(root)) - adjacency)
-    norm = np.sqrt(np.bincount(component, root**2, num_components))
-    filled = np.flatnonzero(norm)  # all components but isolated nodes
-    weight = root / np.where(norm > 0, norm, 1)[component]
-    null_space = sp.csc_array((weight, (np.arange(len(root)), component)))[:, filled]
-    vectors = _without_trivial(null_space, norm[filled], count)
-    missing = count - vectors.shape[1]
-    if missing:
-        others = smallest_eigenvectors(laplacian, sp.csr_array(null_space), missing)
-        vectors = np.hstack([vectors, others])
-    return vectors
-
-
-def _without_trivial(null_space: sp.csc_array, norm: np.ndarray, count: int) -> np.ndarray:
-    """Return up to ``count`` orthonormal eigenvectors with eigenvalue 0 that are orthogonal to the
-    trivial eigenvector, ``null_space @ norm``.
-
-    They are columns of the Householder reflection that maps the trivial eigenvector to the first
-    axis.
-
-    Args:
-        null_space (sparse array): Orthonormal basis of the eigenvectors with eigenvalue 0: a column
-            for each connected component with edges, ``[num_nodes, c]``.
-        norm (ndarray): Norm of the trivial eigenvector on each component, ``[c]``.
-        count (int): Maximum number of vectors.
-    """
-    share = norm / max(np.linalg.norm(norm), np.finfo(float).tiny)
-    others = slice(1, 1 + count)
-    reflected = null_space @ share + null_space[:, :1].sum(axis=1)
-    weight = share[others] / (1 + share[:1].sum())
-    return null_space[:, others].toarray() - np.outer(reflected, weight)
+def _eigenvectors(scaled: sp.csr_array, root: np.ndarray, count: int) -> np.ndarray:
+    """Return the ``count`` eigenvectors of ``I - scaled`` with the smallest eigenvalues, except the
+    trivial eigenvector ``root``."""
+    size, trivial = len(root), root / max(np.linalg.norm(root), np.finfo(float).tiny)
+    # The trivial eigenvalue is raised from 0 to 3, above all others, which are at most 2.
+    if size <= max(MAX_DENSE, 8 * count):
+        shifted = np.eye(size) + 3 * np.outer(trivial, trivial) - scaled.toarray()
+        return scipy.linalg.eigh(shifted, subset_by_index=(0, count - 1))[1]
+    shifted = LinearOperator((size, size), dtype=float, matvec=lambda x: (
+        x + 3 * trivial * (trivial @ x) - scaled @ x))
+    start = np.random.default_rng(0).standard_normal(size)
+    # A basis of 40 vectors finds eigenvalues that are repeated, which the default of 20 may miss.
+    values, vectors = eigsh(shifted, count, which='SA', v0=start, ncv=max(40, 2 * count + 20))
+    return vectors[:, values.argsort()]
 
 
 def _signs(vectors: np.ndarray) -> np.ndarray:

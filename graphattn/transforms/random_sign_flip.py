@@ -6,6 +6,9 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
+from graphattn.graphs.pyg_data import ptr_of
+from graphattn.transforms.batches import check_data, put
+
 
 class RandomSignFlip(BaseTransform):
     """Multiply each column of the encoding of a graph by 1 or -1 at random.
@@ -20,6 +23,7 @@ class RandomSignFlip(BaseTransform):
         attr_name (str): Name of the encoding.
 
     Raises:
+        TypeError: The data is heterogeneous.
         ValueError: A graph has no attribute ``attr_name``.
 
     Example:
@@ -38,11 +42,12 @@ class RandomSignFlip(BaseTransform):
         self.attr_name = attr_name
 
     def forward(self, data: Data) -> Data:
+        check_data(data)
         if self.attr_name not in data:
             raise ValueError(f"'data' must have the attribute '{self.attr_name}' (got {data}); "
                              f"apply LaplacianPE first, which adds this attribute")
-        encoding, batch = data[self.attr_name], data.get('batch')
-        num_graphs = 1 if batch is None else data.num_graphs
-        sign = 1 - 2 * torch.randint(2, (num_graphs, encoding.size(1)), device=encoding.device)
-        data[self.attr_name] = encoding * (sign if batch is None else sign[batch])
+        encoding = data[self.attr_name]
+        ptr = ptr_of(data, encoding.device)
+        sign = 1 - 2 * torch.randint(2, (len(ptr) - 1, encoding.size(1)), device=encoding.device)
+        put(data, self.attr_name, encoding * sign.repeat_interleave(ptr.diff(), dim=0), ptr)
         return data

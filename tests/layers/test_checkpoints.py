@@ -101,7 +101,7 @@ LAYERS = {
     'conv': (1, PACKED, lambda: of(GraphTransformerConv(CHANNELS, CHANNELS), EDGES)),
     'conv of two': (2, PACKED, conv_of_two),
     'GPS': (1, PACKED, lambda: of(GraphGPSConv(CHANNELS, GraphTransformerConv(
-        CHANNELS, CHANNELS), GraphAttention(CHANNELS, HEADS, PATTERN)), EDGES)),
+        CHANNELS, CHANNELS), HEADS, attn_kwargs={'source': PATTERN}), EDGES)),
     'attached': (1, BATCHED, partial(attached, 'BERT')),
     'attached module': (3, BATCHED, partial(attached, 'MobileBERT')),
 }

@@ -153,8 +153,7 @@ class Attend(nn.Module):
 
 
 def gps() -> GraphGPSConv:
-    return GraphGPSConv(8, GraphTransformerConv(8, 4, 2), GraphAttention(8, 2, 'Full()'),
-                        norm=None)
+    return GraphGPSConv(8, GraphTransformerConv(8, 4, 2), heads=2, norm=None)
 
 
 CONVS: dict[str, Callable[[], nn.Module]] = {
@@ -307,8 +306,8 @@ def test_a_bias_on_pairs_is_pygs_attention_under_a_mask():
     h = (X + layer.conv(X, SHUFFLED)) + (X + torch.cat(expected))
     out = layer(X, SHUFFLED, BATCH, graph=graph, edge_bias=edge_bias)
     torch.testing.assert_close(out, h + layer.mlp(h))
-    with pytest.raises(ValueError, match="'edge_bias' must be None for a layer without"):
-        GraphGPSConv(8, layer.conv, None)(X, SHUFFLED, BATCH, edge_bias=edge_bias)
+    with pytest.raises(ValueError, match="'edge_bias' must be omitted for a layer without"):
+        GraphGPSConv(8, layer.conv, attn_type=None)(X, SHUFFLED, BATCH, edge_bias=edge_bias)
 
 
 class Molecules(torch.utils.data.Dataset):

@@ -86,24 +86,15 @@ def test_only_drawn_edges_have_a_gradient_to_the_block_model():
 
 def test_gps_with_full_attention_equals_pyg():
     theirs = GPSConv(8, GCNConv(8, 8), heads=2)
-    attention = GraphAttention(8, 2, PatternSource(Full()))
-    ours = GraphGPSConv(8, GCNConv(8, 8), attention)
-    for part in ('conv', 'mlp', 'norm1', 'norm2', 'norm3'):
-        getattr(ours, part).load_state_dict(getattr(theirs, part).state_dict())
-    with torch.no_grad():
-        linears = attention.lin_query, attention.lin_key, attention.lin_value
-        for name in ('weight', 'bias'):
-            joined = getattr(theirs.attn, f'in_proj_{name}').chunk(3)
-            for linear, part in zip(linears, joined):
-                getattr(linear, name).copy_(part)
-        attention.lin_out.load_state_dict(theirs.attn.out_proj.state_dict())
+    ours = GraphGPSConv(8, GCNConv(8, 8), heads=2)
+    ours.load_state_dict(theirs.state_dict())
     x = torch.randn(9, 8)
     torch.testing.assert_close(ours(x, EDGES, BATCH), theirs(x, EDGES, BATCH))
 
 
 def layer(conv: bool = True, **options) -> GraphGPSConv:
     return GraphGPSConv(8, GraphTransformerConv(8, 4, 2, edge_dim=3) if conv else None,
-                        GraphAttention(8, 2, PatternSource('exphormer')), **options)
+                        2, attn_kwargs={'source': 'exphormer'}, **options)
 
 
 @pytest.mark.parametrize('options', [{}, dict(conv=False), dict(norm=None),
@@ -122,9 +113,16 @@ def test_gps_trains_along_any_source(options):
 
 def test_gps_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match=r"'attention' must have .*8 channels.* \(got 4\)"):
-        GraphGPSConv(8, None, GraphAttention(4, 2))
+        GraphGPSConv(8, None, attention=GraphAttention(4, 2))
     with pytest.raises(TypeError, match=r"GraphAttention\(8, heads, 'Full\(\)'\)"):
-        GraphGPSConv(8, None, torch.nn.MultiheadAttention(8, 2))
+        GraphGPSConv(8, None, attention=torch.nn.MultiheadAttention(8, 2))
+    for bad, match in ((dict(heads=GraphAttention(8, 2)), "'heads' must.*pass a module as 'att"),
+                       (dict(heads=3, attention=GraphAttention(8, 2)), "'heads' must be omitted"),
+                       (dict(attn_kwargs={}, attention=GraphAttention(8, 2)), "'attn_kwargs' must"),
+                       (dict(attn_type='performer'), "'attn_type' must.*torch_geometric.nn.GPS"),
+                       (dict(attn_type=None), "'attn_type' must be 'multihead' without 'conv'")):
+        with pytest.raises((TypeError, ValueError), match=match):
+            GraphGPSConv(8, None, **bad)
     for batch, match in ((BATCH.flip(0), "'batch' must ascend"), (BATCH[:3], "'batch' must have")):
         with pytest.raises(ValueError, match=match):
             layer(conv=False)(torch.randn(9, 8), EDGES, batch)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 
 import torch
 
-from graphattn._checks import check_generator, check_kind
+from graphattn._checks import check_generator, check_kind, did_you_mean
 from graphattn._compiler import CompilerMissing
 from graphattn._triton import OLDEST, runs_on
 from graphattn.ops.sample.factor_checks import check_finite_and_not_negative
@@ -24,9 +23,8 @@ def check_sampling(model: FactorModel, generator: torch.Generator | None, method
     the sampler accepts as ``method``."""
     check_kind('model', model, FactorModel)
     if method not in methods:
-        close = get_close_matches(str(method), methods)
-        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ''
-        raise ValueError(f"'method' must be one of {methods} (got {method!r}{hint})")
+        raise ValueError(f"'method' must be one of {methods} (got {method!r}"
+                         f"{did_you_mean(method, methods)})")
     check_generator(generator)
     if generator is not None and generator.device.type != model.device.type:
         raise ValueError(f"'generator' must be on {model.device}, the device of the model (got "

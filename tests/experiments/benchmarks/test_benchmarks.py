@@ -49,7 +49,7 @@ def run_once(cases, *_, **__):
 @pytest.mark.slow
 @in_forks
 @pytest.mark.parametrize('name', ['atlas', 'attention', 'crossover', 'decoding', 'diffusion',
-                                  'distributed', 'encodings', 'gps', 'grids', 'hugging_face',
+                                  'distributed', 'gps', 'grids', 'hugging_face',
                                   'layer', 'length', 'long_encoder', 'ordering', 'sampler',
                                   'scaling', 'windows'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):

@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 from torch_geometric.data import Data
-from torch_geometric.transforms import AddSelfLoops, BaseTransform
+from torch_geometric.transforms import AddRandomWalkPE, AddSelfLoops, BaseTransform
 
 from experiments.tasks.graphs import OwnGraphs
 from experiments.tasks.graphs.base import cache_key
-from graphattn.transforms import LaplacianPE, RandomSignFlip, RandomWalkPE
+from graphattn.transforms import LaplacianPE, RandomSignFlip
 
 
 class AddOne(BaseTransform):
@@ -95,28 +95,28 @@ def graph(**changes):
 
 
 KEYS = {
-    'same': ([graph()], [RandomWalkPE(2)]),
-    'a value': ([graph(x=torch.arange(1., 5).view(2, 2))], [RandomWalkPE(2)]),
-    'a shape': ([graph(x=torch.arange(4.).view(1, 4))], [RandomWalkPE(2)]),
-    'a type': ([graph(x=torch.arange(4.).view(2, 2).view(torch.int32))], [RandomWalkPE(2)]),
-    'edges': ([graph(edge_index=torch.tensor([[0, 1], [0, 1]]))], [RandomWalkPE(2)]),
-    'targets': ([graph(y=torch.tensor([0]))], [RandomWalkPE(2)]),
-    'an attribute without tensor': ([graph(name='b')], [RandomWalkPE(2)]),
-    'an attribute more': ([graph(z=torch.tensor([1]))], [RandomWalkPE(2)]),
-    'an attribute less': ([graph(name=None)], [RandomWalkPE(2)]),
-    'two graphs': ([graph(), graph()], [RandomWalkPE(2)]),
-    'no graph': ([], [RandomWalkPE(2)]),
-    'a setting': ([graph()], [RandomWalkPE(3)]),
+    'same': ([graph()], [AddRandomWalkPE(2)]),
+    'a value': ([graph(x=torch.arange(1., 5).view(2, 2))], [AddRandomWalkPE(2)]),
+    'a shape': ([graph(x=torch.arange(4.).view(1, 4))], [AddRandomWalkPE(2)]),
+    'a type': ([graph(x=torch.arange(4.).view(2, 2).view(torch.int32))], [AddRandomWalkPE(2)]),
+    'edges': ([graph(edge_index=torch.tensor([[0, 1], [0, 1]]))], [AddRandomWalkPE(2)]),
+    'targets': ([graph(y=torch.tensor([0]))], [AddRandomWalkPE(2)]),
+    'an attribute without tensor': ([graph(name='b')], [AddRandomWalkPE(2)]),
+    'an attribute more': ([graph(z=torch.tensor([1]))], [AddRandomWalkPE(2)]),
+    'an attribute less': ([graph(name=None)], [AddRandomWalkPE(2)]),
+    'two graphs': ([graph(), graph()], [AddRandomWalkPE(2)]),
+    'no graph': ([], [AddRandomWalkPE(2)]),
+    'a setting': ([graph()], [AddRandomWalkPE(3)]),
     'another transform': ([graph()], [LaplacianPE(2)]),
-    'two transforms': ([graph()], [RandomWalkPE(2), AddSelfLoops()]),
-    'their order': ([graph()], [AddSelfLoops(), RandomWalkPE(2)]),
+    'two transforms': ([graph()], [AddRandomWalkPE(2), AddSelfLoops()]),
+    'their order': ([graph()], [AddSelfLoops(), AddRandomWalkPE(2)]),
 }
 
 
 def test_each_input_alone_changes_the_key():
     keys = {name: cache_key(*inputs) for name, inputs in KEYS.items()}
     assert len(set(keys.values())) == len(KEYS)
-    assert cache_key([graph()], [RandomWalkPE(2)]) == keys['same']
+    assert cache_key([graph()], [AddRandomWalkPE(2)]) == keys['same']
 
 
 def test_the_source_of_a_transform_is_part_of_the_key(tmp_path, monkeypatch):

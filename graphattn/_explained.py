@@ -1,0 +1,116 @@
+"""Calls with wrong arguments, and calls by torch.jit: errors that name what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any
+
+import torch
+
+from graphattn._checks import did_you_mean
+
+_OF_LIBRARIES = 'graphattn.', 'torch_geometric.'  # which pass ``**kwargs`` on as they are
+
+
+class Explained:
+    """Base class of what users construct and call. It costs normal calls less than a
+    microsecond."""
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, **kwargs: Any):
+        # Not in a metaclass, whose signature would replace that of __init__.
+        if kwargs:
+            accepted = _accepted(cls)
+            for name in kwargs if accepted is not None else ():
+                if name not in accepted:
+                    raise TypeError(_unknown(name, cls.__name__, accepted))
+        return super().__new__(cls)
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        if 'forward' in vars(cls):
+            cls.forward = _explained(cls.forward)
+
+    def __prepare_scriptable__(self):
+        """Refuse ``torch.jit.script``, which calls this method first."""
+        raise _not_by_jit(self)
+
+
+def _accepted(cls: type) -> list[str] | None:
+    """Return the names of the arguments of a class, or None if it accepts any name."""
+    if '_accepted' not in vars(cls):
+        cls._accepted = _names(cls)
+    return cls._accepted
+
+
+def _names(cls: type) -> list[str] | None:
+    names = []
+    for init in (vars(base)['__init__'] for base in cls.__mro__ if '__init__' in vars(base)):
+        parameters = signature(init).parameters
+        kinds = {parameter.kind for parameter in parameters.values()}
+        names += [name for name, parameter in parameters.items() if name not in ('self', *names)
+                  and parameter.kind not in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)]
+        if Parameter.VAR_KEYWORD not in kinds:
+            return names
+        if not getattr(init, '__module__', '').startswith(_OF_LIBRARIES):
+            return None
+    return None
+
+
+def _explained(forward: Callable) -> Callable:
+    @wraps(forward)
+    def run(self, *args: Any, **kwargs: Any):
+        if torch.compiler.is_compiling():
+            return forward(self, *args, **kwargs)
+        if torch._C._get_tracing_state() is not None:
+            raise _not_by_jit(self)
+        try:
+            return forward(self, *args, **kwargs)
+        except TypeError as error:
+            if str(error).startswith(f'{forward.__qualname__}()'):  # it was not even called
+                _check_call(type(self).__name__, forward, args, kwargs)
+            raise
+    return run
+
+
+def _not_by_jit(module: object) -> NotImplementedError:
+    return NotImplementedError(
+        f"torch.jit cannot compile {type(module).__name__}, because a trace would repeat the edges "
+        f"of one call; use torch.compile, or torch.export.export with a pattern or a graph")
+
+
+def _check_call(name: str, forward: Callable, args: tuple, kwargs: dict) -> None:
+    """Raise a TypeError if ``forward`` cannot be called with these arguments."""
+    _, *parameters = signature(forward).parameters.values()
+    if not any(parameter.kind == Parameter.VAR_KEYWORD for parameter in parameters):
+        accepted = [parameter.name for parameter in parameters]
+        for keyword in kwargs:
+            if keyword not in accepted:
+                raise TypeError(_unknown(keyword, name, accepted)) from None
+    required = [parameter.name for parameter in parameters
+                if parameter.default is Parameter.empty
+                and parameter.kind == Parameter.POSITIONAL_OR_KEYWORD]
+    missing = [each for each in required[len(args):] if each not in kwargs]
+    if missing:
+        raise TypeError(f"'{missing[0]}' must be given to {name}{_advice(args, required)}"
+                        ) from None
+
+
+def _advice(args: tuple, required: list[str]) -> str:
+    data = args[0] if args else None
+    if hasattr(data, 'stores') and all(name in data for name in required):  # PyG's Data
+        parts = ', '.join(f'data.{name}' for name in required)
+        return f" (got a {type(data).__name__}); pass {parts}"
+    if 'ptr' in required:
+        return ("; pass batch.ptr of a PyG Batch, or torch.tensor([0, num_tokens]) for one "
+                "sequence")
+    return f", which needs {', '.join(map(repr, required))}"
+
+
+def _unknown(name: str, of: str, accepted: Iterable[str]) -> str:
+    listed = ', '.join(map(repr, accepted)) or 'no argument'
+    return (f"'{name}' is not an argument of {of}, which accepts {listed}"
+            f"{did_you_mean(name, accepted)}")

@@ -1,0 +1,128 @@
+"""Calls that cannot work end in errors that name the argument, or what to call instead."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Batch, Data
+
+from graphattn import layers, models, patterns, sources
+from graphattn.graphs.pair_layout import LAYOUTS
+from graphattn.layers import GraphAttention, GraphTransformerConv
+from graphattn.patterns import Pattern, SlidingWindow, parse
+from graphattn.sources import GraphSource
+from tests.modules import CASES, INPUTS
+
+BUILT = {name: getattr(module, name) for module in (patterns, sources, layers, models)
+         for name in module.__all__ if inspect.isclass(getattr(module, name))}
+OTHERS = {'ClusterKeys', 'HeadClusters'}  # which sources make of graphs
+BUILT = {name: kind for name, kind in {**BUILT, **LAYOUTS}.items()
+         if name not in OTHERS and not inspect.isabstract(kind)}
+MODULES = {name: kind for name, kind in BUILT.items() if issubclass(kind, nn.Module)}
+
+
+@pytest.mark.parametrize('name', BUILT)
+def test_an_argument_that_is_unknown_is_named_beside_those_that_exist(name):
+    names = [key for key in inspect.signature(BUILT[name]).parameters if key != 'kwargs']
+    with pytest.raises(TypeError, match="^'nosuch' is not an argument of") as refused:
+        BUILT[name](nosuch=1)
+    assert all(f"'{key}'" in str(refused.value) for key in names)
+    for key in names:
+        with pytest.raises(TypeError, match=f"did you mean.*'{key}'"):
+            BUILT[name](**{f'{key}s': 1})
+    assert [*inspect.signature(BUILT[name]).parameters] == [
+        *inspect.signature(BUILT[name].__init__).parameters][1:]
+
+
+@pytest.mark.parametrize('name', MODULES)
+def test_an_argument_of_a_call_that_is_unknown_or_missing_is_named(name):
+    forward = inspect.signature(MODULES[name].forward)
+    module = MODULES[name].__new__(MODULES[name])
+    nn.Module.__init__(module)
+    first, *others = [parameter for parameter in forward.parameters.values()][1:]
+    required = [each.name for each in (first, *others) if each.default is each.empty
+                and each.kind is each.POSITIONAL_OR_KEYWORD]
+    if not any(each.kind is each.VAR_KEYWORD for each in others):
+        with pytest.raises(TypeError, match=f"^'{first.name}s' is not.*did you mean.*{first.name}"):
+            module.forward(**{f'{first.name}s': 1})
+    for key in required:
+        with pytest.raises(TypeError, match=f"^'{key}' must be given to"):
+            module.forward(**{other: None for other in required if other != key})
+
+
+DATA = Batch.from_data_list([Data(x=torch.randn(3, 8), edge_index=torch.tensor([[0], [1]]))] * 2)
+
+
+@pytest.mark.parametrize('call, match', [
+    (lambda: GraphAttention(8, 2, 'Full()')(DATA), r"'ptr' must.*DataBatch.*data.x, data.ptr"),
+    (lambda: GraphAttention(8, 2, 'Full()')(DATA.x), "'ptr' must.*batch.ptr.*tensor"),
+    (lambda: GraphAttention(8, 2, 'Full()')(DATA, DATA.ptr), "'x' must.*DataBatch.*data.x"),
+    (lambda: GraphTransformerConv(8, 4)(DATA), "'edge_index' must.*data.x, data.edge_index"),
+    (lambda: GraphTransformerConv(8, 4, agr='sum'), "'agr' is not.*'heads'.*did you mean 'aggr'"),
+    (lambda: parse('SlidingWindow(radus=3)'), "'radus' is not.*did you mean 'radius'"),
+    (lambda: patterns.get('bigbird', blok=3), "'blok' is not.*did you mean 'block'")])
+def test_what_to_do_is_said(call, match):
+    with pytest.raises(TypeError, match=match):
+        call()
+
+
+def test_suggestions_have_no_private_classes():
+    for name in ('Grid', 'Grids', 'SetOperation', 'nosuch'):
+        with pytest.raises(ValueError, match='unknown pattern') as refused:
+            parse(name)
+        assert "'_" not in str(refused.value)
+
+
+class Own(Pattern):
+    def __init__(self, **options):
+        self.options = options
+
+    def edges(self, num_queries, num_keys, generator):
+        raise NotImplementedError
+
+
+class OwnLayer(GraphAttention):
+    def __init__(self, *args, **kwargs):
+        self.mine = kwargs.pop('mine')
+        super().__init__(*args, **kwargs)
+
+    def forward(self, x, *args, **kwargs):
+        return super().forward(x * self.mine, *args, **kwargs)
+
+
+def test_classes_of_users_keep_their_arguments():
+    assert Own(any_name=3).options == {'any_name': 3}
+    layer = OwnLayer(8, 2, source='Full()', mine=2.)
+    assert layer(DATA.x, DATA.ptr).shape == (6, 8)
+    with pytest.raises(TypeError, match="'pt' is not an argument"):
+        layer(DATA.x, DATA.ptr, pt=3)
+
+
+def test_errors_within_a_call_stay_as_they_are():
+    class Broken(GraphSource):
+        def forward(self, query, key, ptr, *, key_ptr=None, generator=None):
+            return len(3)
+
+    with pytest.raises(TypeError, match='has no len'):
+        GraphAttention(8, 2, Broken())(DATA.x, DATA.ptr)
+
+
+def test_built_values_are_copied_and_pickled():
+    pattern = SlidingWindow(radius=3) | patterns.GlobalTokens(tokens=1)
+    assert pickle.loads(pickle.dumps(pattern)) == copy.deepcopy(pattern) == pattern
+
+
+ALONE = {name: case for name, case in CASES.items() if not case.options}
+
+
+@pytest.mark.parametrize('compiled', [torch.jit.script, torch.jit.trace])
+@pytest.mark.parametrize('name', ALONE)
+def test_torch_jit_is_refused_with_what_to_use(name, compiled):
+    module, inputs = ALONE[name].make(), tuple(INPUTS[each] for each in ALONE[name].inputs)
+    with pytest.raises(NotImplementedError, match=r'torch.jit.*torch\.compile.*torch\.export'):
+        compiled(module, inputs) if compiled is torch.jit.trace else compiled(module)
