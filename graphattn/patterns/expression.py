@@ -107,9 +107,8 @@ def _make(name: str, positional: list, named: dict) -> Pattern:
     if name not in kinds:
         known = [*PRESETS, *(kind for kind in kinds if not kind.startswith('_'))]
         hint = did_you_mean(name, known) or f"; there are {', '.join(map(repr, known))}"
-        raise ValueError(f"'expression' names an unknown pattern (got {name!r}){hint}; a "
-                         f"pattern of your own must be imported first, on a command line by "
-                         f"--import")
+        raise ValueError(f"'expression' names an unknown pattern (got {name!r}); import a pattern "
+                         f"of your own first, on a command line by --import{hint}")
     return kinds[name](*positional, **named)
 
 

@@ -27,7 +27,7 @@ def test_files_give_back_what_was_written(tmp_path, layout):
 @pytest.mark.parametrize('name, masks, error, match', [
     ('masks.npy', [Mask(FreeLayout(1), '1')], ValueError, r"'path' must end.*.npz \(got '.*npy'"),
     ('masks.npz', [], ValueError, "'masks' must.*head, .*got 0 masks"),
-    ('masks.npz', [Mask(FreeLayout(1), '1'), Mask(DiagonalLayout(1, border=False), '1')], ValueError,
+    ('masks.npz', [Mask(FreeLayout(1), '1'), Mask(DiagonalLayout(1, False), '1')], ValueError,
      "same layout .got 2 masks.*2 layouts"),
     ('masks.npz', [SlidingWindow(1)], TypeError, "'masks' must .* Masks .got SlidingWindow"),
 ])
