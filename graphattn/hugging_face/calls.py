@@ -1,4 +1,4 @@
-"""What a model is called with, for its masks and its attention, which do not receive all of it."""
+"""Calls of attached models: arguments that their masks and attention need, but do not receive."""
 
 from __future__ import annotations
 

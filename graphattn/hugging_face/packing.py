@@ -17,7 +17,7 @@ POINTERS = 'cu_seq_lens_q', 'cu_seq_lens_k'
 OF_CACHE = 'past_key_values', 'layer_past'
 # Types of layers, in configs, in which tokens meet in nothing but attention.
 OF_ATTENTION = {'full_attention', 'sliding_attention', 'chunked_attention', 'window_attention',
-                'indexed_attention', 'mlp', 'moe'}
+                'indexed_attention', 'reference_sliding_attention', 'mlp', 'moe'}
 
 
 class Packing:

@@ -47,9 +47,9 @@ def summary(results: Iterable[Result]) -> str:
 
 def counts(results: Iterable[Result]) -> str:
     """A table in Markdown: how many classes and families have each result."""
-    classes = defaultdict(list)
+    classes = {result: [] for result in ('equal', 'refused', 'wrong')}
     for result in results:
-        classes[result.result].append(_family(result.name))
+        classes.setdefault(result.result, []).append(_family(result.name))
     return '\n'.join(['| | classes | families |', '|---|---|---|', *(
         f'| {result} | {len(found):,} | {len({*found}):,} |'
         for result, found in sorted(classes.items(), key=lambda pair: _rank(pair[0])))])
