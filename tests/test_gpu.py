@@ -20,7 +20,12 @@ from graphattn.functional import (
 from graphattn.graphs.block_mask import tensors_of_block_mask
 from graphattn.graphs.cache import GRAPHS as GRAPHS_KEPT
 from graphattn.graphs.segments import reduce_segments
-from graphattn.layers import GraphAttention, MultiheadAttention
+from graphattn.layers import (
+    GraphAttention,
+    GraphTransformerConv,
+    MultiheadAttention,
+    graph_transformer_conv,
+)
 from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
 from graphattn.ops.attention import sdpa
 from graphattn.patterns import Causal, Full, SlidingWindow
@@ -151,6 +156,19 @@ def test_complete_segments_of_any_length_take_one_call(gpu, monkeypatch):
     edge_attention(*(x.float() for x in there), full.to('cuda'))
     edge_attention(*there, full.to('cuda'), dropout_p=0.5)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize('most, waits', [(2, 1), (3, 0)])
+def test_few_edges_are_not_sorted(gpu, monkeypatch, most, waits):
+    monkeypatch.setattr(graph_transformer_conv, 'FEW_EDGES', most)
+    conv, x = GraphTransformerConv(4, 4, 2), torch.randn(3, 4)
+    edge_index = torch.tensor([[2, 0, 1], [1, 0, 0]])
+    expected = conv(x, edge_index)
+    conv, inputs = conv.to('cuda'), (to_gpu(x), to_gpu(edge_index))
+    gpu.clear()
+    out = conv(*inputs)
+    assert gpu.total() == waits
+    torch.testing.assert_close(out.on_cpu, expected)
 
 
 def order_by_key():
