@@ -9,9 +9,7 @@ from torch import Tensor
 
 
 class Edges(NamedTuple):
-    """The edges of a graph, grouped into rows. If edges are sorted by query, a row contains the
-    edges of a query, and its columns are keys. If edges are sorted by key, a row contains the edges
-    of a key, and its columns are queries."""
+    """The edges of a graph, grouped into rows: by query, or by key."""
 
     indptr: np.ndarray  # where the edges of each row begin
     column: np.ndarray  # the node at the other end of each edge
@@ -27,16 +25,8 @@ class Edges(NamedTuple):
 
     @classmethod
     def of_rows(cls, indptr: Tensor, column: Tensor, perm: Tensor | None = None) -> Edges:
-        """Return the edges as a single segment, for loops over values ``[heads, nodes, channels]``.
-        There, the values of one head are close together in memory, so the loops need no division
-        into sequences (segments).
-
-        Args:
-            indptr (Tensor): Where the edges of each row begin.
-            column (Tensor): The node at the other end of each edge.
-            perm (Tensor, optional): For edges sorted by key, the place of each edge in the order by
-                query.
-        """
+        """Return the edges as a single segment, for loops over ``[heads, nodes, channels]``."""
+        # The values of a head are close together there, so loops need no segments.
         whole = np.array([0, indptr.numel() - 1])
         perm = _NO_PERM if perm is None else perm.numpy()
         return cls(indptr.numpy(), column.contiguous().numpy(), perm, whole, whole)
