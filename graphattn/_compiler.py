@@ -2,9 +2,4 @@
 
 
 class CompilerMissing(ImportError):
-    """Raised if numba or Triton cannot be imported, or the system lacks a function that compiled
-    loops call.
-
-    Callers fall back to slower methods only on this error, because a fallback on other errors would
-    hide faults.
-    """
+    """Raised if numba or Triton, or a function of the system for compiled loops, is missing."""

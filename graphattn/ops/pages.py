@@ -12,17 +12,14 @@ HUGE = 1 << 22  # bytes
 
 
 def new_rows(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised CPU tensor of the given shape. A large tensor is allocated in huge
-    pages, and aligned to cache lines.
-
-    On Linux, numpy requests pages of 2 MiB for arrays of 4 MiB or more, and torch does not. With
-    pages of 4 KiB, the first access to 70 MB takes four times as long, and accesses to distant rows
-    miss the TLB. The memory comes from numpy, but numpy arrays begin 16 bytes after a cache line.
-    Without alignment, each vector of a row would lie in two cache lines.
-    """
+    """Return an uninitialised CPU tensor, in huge pages and aligned to cache lines if it is
+    large."""
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < HUGE:
         return torch.empty(shape, dtype=dtype)
+    # numpy requests pages of 2 MiB for arrays of 4 MiB or more, torch does not. With pages of 4
+    # KiB, the first access to 70 MB takes four times as long, and accesses to distant rows miss the
+    # TLB. Arrays of numpy begin 16 bytes after a cache line.
     space = np.empty(num_bytes + 64, np.uint8)
     skip = -space.ctypes.data % 64
     storage = torch.from_numpy(space[skip:]).untyped_storage()

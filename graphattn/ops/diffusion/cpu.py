@@ -1,8 +1,7 @@
-"""Attention over several hops, in loops for CPUs. The weights are computed once, and each hop is a
-sparse product.
+"""Attention over several hops, in loops for CPUs: weights once, and a sparse product for each hop.
 
-For the backward pass, the forward pass stores the row maximum and the inverse sum of each query and
-head, and the message of every hop. The backward pass recomputes the weights in the order by key.
+The forward pass stores the row maximum and the inverse sum of each query and head, and the message
+of every hop. The backward pass recomputes the weights in the order by key.
 """
 
 from __future__ import annotations

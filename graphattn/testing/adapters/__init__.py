@@ -11,7 +11,6 @@ from graphattn.testing.adapters.adapter import Adapter
 
 
 def adapters() -> dict[str, Adapter]:
-    """Return the adapters of all modules of this package, a dict by name."""
     pages = [name for _, name, _ in iter_modules(__path__) if name not in ('adapter', '__main__')]
     return {name: adapter for page in pages for name, adapter in
             import_module(f'{__name__}.{page}').ADAPTERS.items()}

@@ -20,8 +20,7 @@ def main(names: list[str]) -> None:
 
 
 def examined(adapter: Adapter) -> str:
-    """Check the kernel of an adapter, and return the report and the findings as text. If the kernel
-    cannot run here, return the reason."""
+    """Check the kernel of an adapter, and return report and findings, or why it cannot run."""
     if not adapter.is_installed:
         return f'{adapter.package} is not installed'
     if adapter.device == 'cuda' and not torch.cuda.is_available():

@@ -17,20 +17,9 @@ from graphattn.testing.supports import Supports
 
 @dataclass(frozen=True)
 class Adapter:
-    """Another library's attention in the form that :func:`check_attention` calls.
+    """Another library's attention in the form that :func:`check_attention` calls."""
 
-    Args:
-        function (Callable): The attention, a function of query, key, value and edges, with further
-            terms such as ``scale`` as keyword arguments.
-        package (str): Import name of the package that contains the attention.
-        supports (Supports): Features and limits that the documentation of the package states.
-        form, layout, graphs: As in :func:`check_attention`, but ``graphs`` is a function that
-            returns the graphs.
-        device (str): Type of the device that the attention runs on.
-        options (Mapping): Other arguments of :func:`check_attention`.
-    """
-
-    function: Callable[..., Tensor]
+    function: Callable[..., Tensor]  # of query, key, value, edges, and terms by name
     package: str
     supports: Supports
     form: str = 'mask'
@@ -47,8 +36,6 @@ class Adapter:
             return False
 
     def check(self, **options: Any) -> Report:
-        """Check the attention of the library, and return the report. ``options`` override the
-        attribute ``options``."""
         graphs = None if self.graphs is None else self.graphs()
         return check_attention(self.function, supports=self.supports, form=self.form,
                                layout=self.layout, graphs=graphs, device=self.device,

@@ -11,8 +11,7 @@ _WORD = ir.IntType(32)
 
 @intrinsic
 def number_of(typingctx, stored):
-    """Return a bfloat16, given as 16 bits, as float32. Values of other types are returned
-    unchanged."""
+    """Return a bfloat16, given as 16 bits, as float32; values of other types unchanged."""
     if stored != uint16:
         return stored(stored), lambda context, builder, signature, args: args[0]
 
@@ -24,9 +23,7 @@ def number_of(typingctx, stored):
 
 @intrinsic
 def add_and_store_eight(typingctx, array, position, number, table, row):
-    """Store the eight values ``number + table[row]`` at ``array[position:position + 8]`` in one
-    instruction, in the dtype of ``array``. ``number`` is uint64, and ``table`` is uint16 ``[rows,
-    8]``."""
+    """Store ``number + table[row]`` at ``array[position:position + 8]`` in one instruction."""
     def codegen(context, builder, signature, args):
         lane, short = context.get_value_type(array.dtype), ir.IntType(16)
         eight, zero = ir.VectorType(lane, 8), ir.Constant(ir.VectorType(_WORD, 8), [0] * 8)
