@@ -36,7 +36,6 @@ from graphattn.ops.cpu.chunks import (
     prefetch_keys,
     put,
 )
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.gathered import add_products, add_weighted, dots, scatter
 from graphattn.ops.cpu.key_grads import KeyGrads
 from graphattn.ops.cpu.launch import in_threads
@@ -47,10 +46,12 @@ from graphattn.ops.cpu.rows import (
     dot_of_rows,
     edge_rows,
     multiply_row,
+    new_rows,
     node_rows,
     prefetch_row,
 )
 from graphattn.ops.cpu.schedule import (
+    Edges,
     cut_for_chunks,
     max_row_length,
     max_rows,
@@ -67,7 +68,6 @@ from graphattn.ops.cpu.softmax import (
     put_max_inv_sum,
 )
 from graphattn.ops.edge_math import take_sink
-from graphattn.ops.pages import new_rows
 from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
 
 

@@ -10,11 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit_inline
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.rows import add_row, clear_row, dot_of_rows, whole_vectors
-from graphattn.ops.cpu.schedule import GRAIN, max_row_length, next_item, worthwhile_parts
+from graphattn.ops.cpu.schedule import GRAIN, Edges, max_row_length, next_item, worthwhile_parts
 from graphattn.ops.cpu.simd import (
     LANES,
     exp,

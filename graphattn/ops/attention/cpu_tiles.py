@@ -18,7 +18,6 @@ from graphattn.ops.cpu.chunks import (
     odd_lines,
     put,
 )
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.rows import (
@@ -26,7 +25,7 @@ from graphattn.ops.cpu.rows import (
     dot_of_rows,
     multiply_row,
 )
-from graphattn.ops.cpu.schedule import max_rows, next_item
+from graphattn.ops.cpu.schedule import Edges, max_rows, next_item
 from graphattn.ops.cpu.simd import LANES, exp
 from graphattn.ops.cpu.softmax import (
     differentiate,

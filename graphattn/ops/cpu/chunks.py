@@ -8,8 +8,7 @@ import numpy as np
 
 from graphattn._jit import madvise
 from graphattn.ops.cpu.jit import jit, jit_inline
-from graphattn.ops.cpu.rows import copy_row, prefetch_row
-from graphattn.ops.pages import HUGE
+from graphattn.ops.cpu.rows import HUGE, copy_row, prefetch_row
 
 AHEAD = 4  # rows that are prefetched, because the hardware prefetches only consecutive memory
 

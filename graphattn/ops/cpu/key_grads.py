@@ -8,10 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn.ops.cpu.edges import Edges
-from graphattn.ops.cpu.rows import node_rows
-from graphattn.ops.cpu.schedule import PART, cut_into_items, worthwhile_parts
-from graphattn.ops.pages import new_rows
+from graphattn.ops.cpu.rows import new_rows, node_rows
+from graphattn.ops.cpu.schedule import PART, Edges, cut_into_items, worthwhile_parts
 
 
 class KeyGrads(NamedTuple):

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.launch import in_threads
-from graphattn.ops.cpu.schedule import next_item, run
-from graphattn.ops.pages import new_rows
+from graphattn.ops.cpu.rows import new_rows
+from graphattn.ops.cpu.schedule import Edges, next_item, run
 from graphattn.ops.registration import accumulation_dtype
 
 EDGES_AT_ONCE = 1 << 20  # summed over the heads of a slice

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.orders import Orders, groups_of_heads, workspaces
+from graphattn.ops.cpu.schedule import Edges
 from graphattn.ops.cpu.softmax import Terms
 from graphattn.ops.diffusion.cpu_hops import HopGrads, Hops
 from graphattn.ops.diffusion.schema import empty_messages

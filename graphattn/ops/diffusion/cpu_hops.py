@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.gathered import add_weighted, add_weighted_and_dots
 from graphattn.ops.cpu.jit import jit_inline
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.orders import head_major
 from graphattn.ops.cpu.rows import add_row, clear_row, copy_row, dot_of_rows, multiply_row
-from graphattn.ops.cpu.schedule import finish_and_next_item, next_item, run, wait_for_all
+from graphattn.ops.cpu.schedule import Edges, finish_and_next_item, next_item, run, wait_for_all
 
 
 class Hops(NamedTuple):

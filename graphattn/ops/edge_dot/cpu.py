@@ -17,13 +17,18 @@ from graphattn.ops.cpu.chunks import (
     odd_lines,
     put,
 )
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.gathered import add_products, dots
 from graphattn.ops.cpu.key_grads import KeyGrads
 from graphattn.ops.cpu.launch import in_threads
-from graphattn.ops.cpu.rows import clear_row, node_rows, prefetch_row
-from graphattn.ops.cpu.schedule import cut_for_chunks, max_row_length, max_rows, next_item, run
-from graphattn.ops.pages import new_rows
+from graphattn.ops.cpu.rows import clear_row, new_rows, node_rows, prefetch_row
+from graphattn.ops.cpu.schedule import (
+    Edges,
+    cut_for_chunks,
+    max_row_length,
+    max_rows,
+    next_item,
+    run,
+)
 from graphattn.ops.registration import accumulation_dtype
 
 

@@ -10,8 +10,7 @@ from importlib import import_module
 import torch
 
 from graphattn._checks import check_generator, check_kind
-from graphattn._compiler import CompilerMissing
-from graphattn._triton import OLDEST, runs_on
+from graphattn._compiler import OLDEST, CompilerMissing, runs_on
 from graphattn.ops.sample.factor_checks import check_finite_and_not_negative
 from graphattn.ops.sample.factor_model import FactorModel
 

@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.gathered import add_weighted, dots
 from graphattn.ops.cpu.jit import jit_inline
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.orders import Orders, groups_of_heads, head_major, workspaces
 from graphattn.ops.cpu.rows import clear_row, whole_vectors
-from graphattn.ops.cpu.schedule import max_row_length, next_item, run
+from graphattn.ops.cpu.schedule import Edges, max_row_length, next_item, run
 from graphattn.ops.cpu.simd import exp
 from graphattn.ops.cpu.softmax import (
     Terms,
