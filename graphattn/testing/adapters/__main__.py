@@ -25,7 +25,7 @@ def examined(adapter: Adapter) -> str:
         return f'{adapter.package} is not installed'
     if adapter.device == 'cuda' and not torch.cuda.is_available():
         return 'there is no GPU'
-    report = adapter.check()
+    report = adapter.check(on_fail='report')
     return '\n\n'.join(map(str, [report, *report.findings, *report.limits]))
 
 
