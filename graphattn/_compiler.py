@@ -1,4 +1,4 @@
-"""Whether compiled code can run, for modules that also work without numba or Triton."""
+"""Availability of compilers, for modules that also work without numba or Triton."""
 
 from __future__ import annotations
 

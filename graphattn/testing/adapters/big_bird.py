@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.testing.adapters.adapter import Adapter
+from graphattn.testing.adapters import Adapter
 from graphattn.testing.supports import DTYPES, Supports
 
 BLOCK, NUM_RANDOM, SEED = 2, 1, 5

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import GlobalTokens, SlidingWindow
-from graphattn.testing.adapters.adapter import Adapter
+from graphattn.testing.adapters import Adapter
 from graphattn.testing.supports import DTYPES, Supports
 
 WINDOW = 2  # tokens on each side
