@@ -1,5 +1,4 @@
-"""Checks of arguments that several modules share: of sizes, numbers, tensors, edges and pointers of
-segments."""
+"""Checks of arguments that several modules share."""
 
 from __future__ import annotations
 
@@ -71,14 +70,7 @@ def check_sides(**sizes: int) -> None:
 
 
 def check_number(name: str, number: float, where: str) -> None:
-    """Raise an error unless ``number`` is a real number in a range.
-
-    Args:
-        name (str): Name of the argument in the message.
-        number (float): The value to check.
-        where (str): The range in words: ``'in [0, 1]'``, ``'in [0, 1)'``,
-            ``'positive and finite'``, ``'finite and not negative'`` or ``'finite'``.
-    """
+    """Raise an error unless ``number`` is in the range ``where``, a key of ``_INSIDE``."""
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f"'{name}' must be a number (got {type(number).__name__})")
     if not _INSIDE[where](number):
@@ -131,7 +123,6 @@ def check_seed(seed: int) -> None:
 
 
 def check_device(device: torch.device | str) -> torch.device:
-    """Return ``device``, a torch.device or a name such as ``'cuda:0'``, as a torch.device."""
     if isinstance(device, torch.device):
         return device
     try:
@@ -162,8 +153,7 @@ def check_floating(**tensors: Tensor) -> None:
 
 
 def is_float(dtype: torch.dtype) -> bool:
-    """Return whether ``dtype`` is a floating dtype in which torch computes. Dtypes of 8 bits and
-    less are only for storage."""
+    """Return whether torch computes in ``dtype``; 8 bits and less are only for storage."""
     return dtype in _FLOATS
 
 
@@ -195,9 +185,9 @@ def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') 
 
 
 def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
-    """Raise an error unless ``x`` has the device and dtype of ``layer.weight``. Nothing is checked
-    if this weight is missing or not floating, for example in a quantised layer."""
+    """Raise an error unless ``x`` has the device and dtype of ``layer.weight``."""
     weight = getattr(layer, 'weight', None)
+    # missing or not floating in a quantised layer
     if not isinstance(weight, Tensor) or weight.dtype not in _FLOATS:
         return
     if x.device != weight.device:
@@ -208,8 +198,7 @@ def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
 
 
 def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    """Raise an error unless ``x`` has the dtype of ``weight``, the weight of a layer, or autocast
-    casts both."""
+    """Raise an error unless ``x`` has the dtype of ``weight``, or autocast casts both."""
     if x.dtype != weight.dtype and not is_autocast(x):
         raise TypeError(f"'{name}' must have the dtype of the layer, {weight.dtype} (got "
                         f"{x.dtype}); pass {name}.to({weight.dtype})")
@@ -233,7 +222,6 @@ def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> Non
 
 
 def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
-    """Raise an error unless ``values`` is a dense real Tensor ``[num_edges]``."""
     if not isinstance(values, Tensor) or values.is_complex():
         kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
         raise TypeError(f"'{name}' must be a Tensor of real numbers (got {kind})")
@@ -275,8 +263,8 @@ def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> 
 
 
 def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
-    """Raise an error unless ``ptr`` is a dense int64 Tensor ``[num_segments + 1]`` on ``device``.
-    The values of ``ptr`` are not checked."""
+    """Raise an error unless ``ptr`` is a dense int64 Tensor ``[num_segments + 1]``."""
+    # its values are not checked
     is_plain = isinstance(ptr, Tensor) and ptr.dtype == torch.long and not ptr.is_nested
     if not is_plain or ptr.layout != torch.strided:
         check_integers(name, ptr)
@@ -315,8 +303,6 @@ _MAX_LISTED = 256
 
 
 def _shown(numbers: Tensor, most: int = 8) -> str:
-    """Return the values of a Tensor as text. If there are more than ``most`` values, only the first
-    three and the last three are shown."""
     if numbers.numel() <= most:
         return str(numbers.tolist())
     first, last = (', '.join(map(str, part.tolist())) for part in (numbers[:3], numbers[-3:]))
@@ -324,9 +310,7 @@ def _shown(numbers: Tensor, most: int = 8) -> str:
 
 
 def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
-    """Raise an error unless ``order`` is a permutation of the nodes, int64 ``[num_nodes]``, that
-    keeps each node in its sequence (segment). ``ptr`` marks where the segments begin,
-    ``[num_segments + 1]``."""
+    """Raise an error unless ``order`` permutes the nodes inside each segment."""
     check_integers(name, order)
     check_has_numbers(name, order)
     if order.device != ptr.device:
@@ -343,14 +327,7 @@ def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
 
 
 def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
-    """Raise an error unless ``indptr`` and ``key`` are a graph in CSR format.
-
-    Args:
-        indptr (Tensor): Where the edges of each query begin, int64 ``[num_queries + 1]``.
-        key (Tensor): The key of each edge, integers ``[num_edges]``, strictly ascending within each
-            query.
-        num_keys (int, optional): Number of keys; the number of queries if omitted.
-    """
+    """Raise an error unless ``indptr`` and ``key`` are a graph in CSR format."""
     check_strided('key', key)
     if key.dim() != 1 or key.dtype not in _INTEGERS:
         raise TypeError(f"'key' must be a Tensor of integers [num_edges] (got {key.dtype} of shape "
@@ -374,23 +351,14 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
 
 
 def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
-    """Raise an error unless every sequence (segment) of the graph has equal numbers of keys and
-    queries. The message names ``operation``, the method that needs this, and ends with ``hint``."""
+    """Raise an error that names ``operation`` unless every segment is square."""
     if not graph.is_square:
         raise ValueError(f"'{operation}' needs equal numbers of keys and queries in each segment "
                          f"(got {graph}){hint}")
 
 
 def check_segments_of_rows(indptr: Tensor, key: Tensor, query_ptr: Tensor, key_ptr: Tensor) -> None:
-    """Raise an error if an edge of a graph in CSR format joins a query of one sequence (segment) to
-    a key of another.
-
-    Args:
-        indptr (Tensor): Where the edges of each query begin, int64 ``[num_queries + 1]``.
-        key (Tensor): The key of each edge, ``[num_edges]``.
-        query_ptr (Tensor): Where the queries of each segment begin, int64 ``[num_segments + 1]``.
-        key_ptr (Tensor): Where the keys of each segment begin, int64 ``[num_segments + 1]``.
-    """
+    """Raise an error if an edge joins different segments."""
     if is_traced(indptr):
         return
     query = torch.repeat_interleave(indptr.diff(), output_size=key.numel())

@@ -65,8 +65,7 @@ def jit(*, inline: bool = False, fastmath: frozenset[str] = frozenset()) -> Call
 
 
 class _UserFolder(UserWideCacheLocator):
-    """Choice of a cache folder for numba in the home folder of the user. If the user has no home
-    folder, as in some containers, numba tries its next choice."""
+    """Cache folder in the home folder; without one, as in some containers, numba's next choice."""
 
     def ensure_cache_path(self) -> None:
         if not os.path.isabs(self._cache_path):  # it begins with a literal '~'
@@ -75,9 +74,9 @@ class _UserFolder(UserWideCacheLocator):
 
 
 class _TemporaryFolder(InTreeCacheLocator):
-    """Choice of a cache folder for numba in the system's temporary folder. Only this user can write
-    to the cache folder, because the code in it is run."""
+    """Cache folder in the temporary folder, where only this user can write."""
 
+    # because the code in it is run
     def __init__(self, function: Callable, source: str):
         super().__init__(function, source)
         user = os.getuid() if hasattr(os, 'getuid') else os.getlogin()  # a uid needs no name
@@ -99,19 +98,11 @@ class _Folders(CompileResultCacheImpl):
 
 
 class _Files:
-    """Files of the compiled code of one function: a file for each combination of argument types.
-    The file names contain a digest of the sources that the code depends on.
+    """Files of the compiled code of one function, named by argument types and a digest of
+    sources."""
 
-    numba's own cache checks the source of a function, but not of the functions that it calls. It
-    also numbers its files in an index, so two processes that compile at once may read each other's
-    code.
-
-    Args:
-        folder (str): The folder of the files.
-        name (str): Beginning of the file names, unique for each function.
-        source (Path): The Python file of the function.
-    """
-
+    # numba's own cache does not check the functions that a function calls. It also numbers its
+    # files in an index, so two processes that compile at once may read each other's code.
     def __init__(self, folder: str, name: str, source: Path):
         self._folder, self._name = Path(folder), name
         self._digest = digest_beside(source.parent)
@@ -139,8 +130,8 @@ class _Files:
 
 
 class _Cache(FunctionCache):
-    """Cache of the compiled code of one function in files. If a file cannot be read, the function
-    is compiled again. If a file cannot be saved, the next process compiles the function too."""
+    """Cache of compiled code in files; a file that cannot be read or saved means compiling
+    again."""
 
     _impl_class = _Folders
 
@@ -190,8 +181,8 @@ SOURCE_DIGEST = _digest([Path(__file__), _PACKAGE / '_splitmix.py', *sorted(
 
 @cache
 def digest_beside(folder: Path) -> str:
-    """Return a digest of the sources that compiled functions in ``folder`` depend on: the compiled
-    loops of this package and, outside this package, the Python files in ``folder``."""
+    """Return a digest of the sources that compiled functions in ``folder`` depend on."""
+    # outside this package, also of the Python files beside
     if folder.is_relative_to(_PACKAGE):
         return SOURCE_DIGEST
     beside = _digest(sorted(folder.glob('*.py')))
@@ -199,12 +190,7 @@ def digest_beside(folder: Path) -> str:
 
 
 def give_way_symbol() -> str:
-    """Register the operating system's function that yields the processor to another thread, and
-    return its name for calls from compiled code.
-
-    Raises:
-        CompilerMissing: The operating system lacks the function.
-    """
+    """Register the function that yields the processor, and return its name for compiled code."""
     library = ctypes.windll.kernel32 if sys.platform == 'win32' else ctypes.CDLL(None)
     function = 'SwitchToThread' if sys.platform == 'win32' else 'sched_yield'
     try:

@@ -18,9 +18,7 @@ _THREAD = threading.local()  # host copies of the running function
 
 
 def is_traced(*tensors: Tensor) -> bool:
-    """Return whether the values of any of ``tensors`` are unavailable, so that checks of values
-    must be skipped. Values are unavailable while a compiler traces the code, and in meta, fake or
-    vmapped tensors."""
+    """Return whether values are unavailable: traced code, and meta, fake or vmapped tensors."""
     if torch.compiler.is_compiling():
         return True
     for tensor in tensors:  # a loop is faster than a generator, and this runs often in every layer
@@ -32,29 +30,26 @@ def is_traced(*tensors: Tensor) -> bool:
 
 
 def stands_for_many(tensor: Tensor) -> bool:
-    """Return whether ``tensor`` represents a batch of tensors, as inside ``torch.vmap`` and in
-    gradients that are computed with ``is_grads_batched``."""
+    """Return whether ``tensor`` is a batch, as in ``torch.vmap`` and ``is_grads_batched``."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor) or _beneath(tensor) is None
 
 
 def is_one(x: Tensor, y: Tensor) -> bool:
-    """Return whether ``x`` and ``y`` are the same object, or two objects with the same memory,
-    shape and strides. A recomputed checkpoint makes such objects."""
+    """Return whether ``x`` and ``y`` are one object, or have the same memory, shape and strides."""
     if x is y or is_traced(x, y) or (x.dtype, x.device) != (y.dtype, y.device):
         return x is y
+    # as a recomputed checkpoint makes them
     return _beneath(x).is_set_to(_beneath(y))
 
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Disable inference mode and the transforms of ``torch.func`` inside this context, so that
-    tensors computed here can be cached for later calls."""
+    """Disable inference mode and transforms, so that tensors can be cached for later calls."""
     with torch.inference_mode(False), temporarily_clear_interpreter_stack():
         yield
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
-    """Return a context in which autocast is disabled on devices of the type of ``device``."""
     has_autocast = device.type != 'meta' and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if has_autocast else nullcontext()
 
@@ -67,12 +62,8 @@ def is_autocast(tensor: Tensor) -> bool:
 
 
 def unwrap(tensor: Tensor) -> Tensor:
-    """Return the detached tensor inside the wrappers that transforms of ``torch.func``, such as
-    ``grad``, have put around ``tensor``.
-
-    Raises:
-        NotImplementedError: The tensor is batched by ``torch.vmap``.
-    """
+    """Return the detached tensor inside wrappers of ``torch.func``, or raise under
+    ``torch.vmap``."""
     plain = _beneath(tensor)
     if plain is None:
         raise NotImplementedError("a graph cannot be drawn from a tensor that is batched by "
@@ -110,19 +101,17 @@ def host_copy(tensor: Tensor) -> Tensor:
 
 
 def _beneath(tensor: Tensor) -> Tensor | None:
-    """Return the tensor inside the wrappers of ``torch.func``, or ``None`` if ``torch.vmap`` has
-    batched the tensor."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):
+            # batched by torch.vmap
             return None
         tensor = functorch.get_unwrapped(tensor)
     return tensor
 
 
 def out_of_inference(tensor: Tensor) -> Tensor:
-    """Return ``tensor``, or a copy if ``tensor`` was made in inference mode, because training
-    cannot use such a tensor."""
+    """Return ``tensor``, or a copy that training can use if it was made in inference mode."""
     if torch.compiler.is_compiling() or not tensor.is_inference():
         return tensor
     with torch.inference_mode(False):
@@ -130,18 +119,14 @@ def out_of_inference(tensor: Tensor) -> Tensor:
 
 
 def narrow(index: Tensor, bound: int) -> Tensor:
-    """Return ``index``, whose values are below ``bound``, in the smallest of the dtypes uint16,
-    int32 and int64 that can represent them."""
     return index.to(index_dtype(bound))
 
 
 def index_dtype(bound: int) -> torch.dtype:
-    """Return the smallest of the dtypes uint16, int32 and int64 that can represent all integers
-    below ``bound``."""
+    """Return the smallest of uint16, int32 and int64 for integers below ``bound``."""
     return torch.uint16 if bound <= 2**16 else torch.int32 if bound <= 2**31 else torch.int64
 
 
 def row_pointer(row: Tensor, num_rows: int) -> Tensor:
-    """Return where the edges of each row begin, int64 ``[num_rows + 1]``. ``row`` contains the row
-    of each edge, in ascending order."""
+    """Return where the edges of each row begin, given the ascending row of each edge."""
     return torch.searchsorted(row, torch.arange(num_rows + 1, device=row.device))

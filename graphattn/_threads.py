@@ -45,9 +45,8 @@ def run_calls(calls: list[tuple]) -> None:
 
 
 def start_of_threads() -> int:
-    """Return the address of a C function ``start(region, data, num_threads, flags)``. Compiled code
-    calls this function to run ``region(data)`` in up to ``num_threads`` threads, which are the
-    threads of :func:`run_calls`."""
+    """Return the address of a C function ``start(region, data, num_threads, flags)``."""
+    # compiled code runs region(data) by it, in the threads of run_calls
     return _start(os.getpid())
 
 
@@ -68,18 +67,8 @@ def _START_IN_POOL(region: int, data: int, num_threads: int, flags: int) -> None
 
 
 def _worker(waiting: Iterator[tuple], finished: list, errors: list) -> Iterator[None]:
-    """Return a generator that yields once, and then runs calls from ``waiting`` until none are left
-    or a call has failed.
-
-    Exceptions must not propagate through OpenMP, and Python may handle a signal before the first
-    statement of a function. A generator that has yielded is already inside its ``try``, so it
-    catches the exception of such a signal too.
-
-    Args:
-        waiting (iterator): Calls ``(function, *arguments)``, shared by all workers.
-        finished (list): Each function is appended when it has returned.
-        errors (list): An exception of a call is appended, and ends all workers.
-    """
+    # Exceptions must not propagate through OpenMP, and Python may handle a signal before the first
+    # statement of a function. A generator that has yielded is already inside its ``try``.
     try:
         yield
         for function, *arguments in waiting:
@@ -109,13 +98,7 @@ _FIRST_PROCESS = os.getpid()
 
 @cache
 def _openmp(process: int) -> ctypes.CDLL | None:
-    """Return the OpenMP library that torch uses, or ``None``. ``process`` is the id of this
-    process.
-
-    The library is GNU's, LLVM's or Intel's, which have the same entry point. The result is ``None``
-    if torch has no OpenMP, and after a fork, because the threads of the library do not survive a
-    fork.
-    """
+    # Threads of GNU's, LLVM's and Intel's library, with one entry point, do not survive a fork.
     if process != _FIRST_PROCESS:
         return None
     try:
@@ -129,6 +112,5 @@ def _openmp(process: int) -> ctypes.CDLL | None:
 
 @cache
 def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:
-    """Return the pool of ``num_threads`` threads of the process with the id ``process``. Each
-    process needs its own pool, because the threads of a parent process do not survive a fork."""
+    # a pool for each process, because threads do not survive a fork
     return ThreadPoolExecutor(num_threads, 'graphattn')

@@ -37,8 +37,7 @@ NUM_NODES = 2**4, 2**16 + 1  # indices of 16 and of 32 bits
 
 
 def main(*others: Callable[[], None]) -> None:
-    """Run as a command: compile the loops of the library in parallel processes. The functions
-    ``others`` are called there too, to compile the loops that they call."""
+    """Compile the loops of the library, and those that ``others`` call, in parallel processes."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--float64', action='store_true',
@@ -64,15 +63,12 @@ def _begin() -> None:
 
 
 def attend(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile both kernels of attention, by rows of edges and by tiles, forward and backward. For
-    this, attention is computed once with each kernel."""
+    """Compile attention by rows of edges and by tiles, forward and backward."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
     _attend_in_tiles(num_nodes, dtype)
 
 
 def attend_with_softcap(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile attention with a softcap, for one message-passing step (hop) and for several hops,
-    forward and backward, by computing it once."""
     _attend_in_tiles(num_nodes, dtype, softcap=1.)
     for hops in (1, 2):
         _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), softcap=1., hops=hops,
@@ -80,7 +76,6 @@ def attend_with_softcap(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile attention with edge features, forward and backward, by computing it once."""
     graph = _graph(num_nodes)
     edge_attr, projection = (torch.ones(shape, dtype=dtype, requires_grad=True)
                              for shape in ((graph.num_edges, 1), (1, 1, 1)))
@@ -89,15 +84,11 @@ def attend_with_features(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def attend_and_diffuse(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile attention of several message-passing steps (hops), forward and backward, by computing
-    it once."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), hops=2, teleport=0.5,
                           backend='numba'))
 
 
 def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile the weights of edges and the weighted sums over one message-passing step (hop) and
-    over several hops, forward and backward, by computing them once."""
     graph, tokens = _graph(num_nodes), _tokens(num_nodes, dtype)
     out, weight = edge_attention(*tokens, graph, return_attention_weights=True, backend='numba')
     _train(out + attention_diffusion(weight, tokens[2], graph, hops=2, teleport=0.5,
@@ -105,10 +96,9 @@ def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sample(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile the samplers and edge probabilities by drawing graphs with one query. For small
-    graphs, this is repeated with so many clusters that products of factors are computed by a matrix
-    library instead of a compiled loop."""
+    """Compile the samplers and edge probabilities by drawing graphs with one query."""
     from graphattn.ops.sample.cpu.comparing import SHORT
+    # with few clusters products are compiled, with many a matrix library computes them
     for num_clusters in {1, SHORT // num_nodes + 1}:
         query, mixing, key = (
             torch.full((size, num_clusters), 0.5 / num_clusters, dtype=dtype, requires_grad=True)
@@ -121,12 +111,10 @@ def sample(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sort(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile the sorting of edges: build a graph from edges in any order."""
     BipartiteGraph.from_edge_index(_graph(num_nodes).edge_index, num_nodes, return_perm=True)
 
 
 def list_ranges(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile the listing of ranges of keys, as a window has them."""
     from graphattn.graphs.cpu_ranges import put_ranges
     indptr, key = (rows.numpy() for rows in _graph(num_nodes).csr)
     none = np.empty((0, 1), indptr.dtype)
@@ -134,8 +122,6 @@ def list_ranges(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def join(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile the set operations of graphs by joining the edges of two graphs, and by finding the
-    edges of one graph in another."""
     from graphattn.graphs.cpu_merge import find_in_rows, merge_rows
     indptr, key = (rows.numpy() for rows in _graph(num_nodes).csr)
     merge_rows(indptr, key, indptr[:-1], indptr[1:], key, indptr.copy(),
@@ -157,8 +143,6 @@ def _tokens(num_nodes: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _attend_in_tiles(num_nodes: int, dtype: torch.dtype, **options: float) -> None:
-    """Compile attention by tiles: attend along a complete graph with few queries and many keys.
-    ``options`` are arguments of :func:`edge_attention`."""
     num_keys, few = num_nodes + 2**7, 2**3
     query, *others = (torch.ones(size, 1, 64, dtype=dtype, requires_grad=True)
                       for size in (few, num_keys, num_keys))

@@ -85,7 +85,7 @@ CACHES = {
     'graphattn/_threads.py _pool': Cache('the process, the number of threads',
                                          'tests/test_threads.py::'
                                          'test_a_forked_process_has_threads_of_its_own'),
-    'graphattn/_triton.py': Cache(PURE, ''),
+    'graphattn/_compiler.py': Cache(PURE, ''),
     'graphattn/ops/sample/methods.py _why_nothing_compiles': Cache('the type of device', ''),
     'graphattn/ops/sample/methods.py _warn': Cache('the message: each is told once', ''),
     'graphattn/ops/sample/cpu/comparing.py _bfloat16_is_faster': Cache(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from graphattn import BipartiteGraph, _triton, ops
+from graphattn import BipartiteGraph, _compiler, ops
 from graphattn.decoding import KeyValueCache
 from graphattn.functional import (
     choose,
@@ -444,7 +444,7 @@ def test_heads_too_wide_are_refused_by_name_and_taken_by_auto(gpu):
 
 
 def test_gpus_that_are_too_old_are_refused_by_name_and_have_gather(gpu, monkeypatch):
-    _triton._is_recent.cache_clear()
+    _compiler._is_recent.cache_clear()
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (7, 5))
     graph, x = random_graph(4, 4).to('cuda'), to_gpu(torch.randn(4, 1, 4))
@@ -453,4 +453,4 @@ def test_gpus_that_are_too_old_are_refused_by_name_and_have_gather(gpu, monkeypa
             edge_attention(x, x, x, graph, backend='triton')
         assert edge_attention(x, x, x, graph).shape == (4, 1, 4)
     finally:
-        _triton._is_recent.cache_clear()
+        _compiler._is_recent.cache_clear()

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 # A unit imports itself and what stands here, nothing else of this repository.
 GROUND = {'graphs', 'shard', 'utils', '_checks', '_explained', '_tensors', '_splitmix'}
-COMPILERS = {'_compiler', '_jit', '_threads', '_triton'}
+COMPILERS = {'_compiler', '_jit', '_threads'}
 # What experiments and analysis may import of the library: all but its private modules.
 ALL = {'graphattn', 'graphs', 'patterns', 'samplers', 'ops', 'functional', 'placement', 'sources',
        'layers', 'models', 'distributed', 'hugging_face', 'decoding', 'draw', 'style', 'utils',
@@ -29,7 +29,6 @@ MAY_IMPORT = {
     '_threads': set(),
     'freed_memory': set(),
     '_compiler': set(),
-    '_triton': set(),
     '_jit': {'_compiler', 'utils'},
     '_tensors': set(),
     '_splitmix': {'_tensors'},

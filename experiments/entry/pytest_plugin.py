@@ -14,8 +14,4 @@ def check_attention() -> Callable[..., Any]:
     """Return :func:`graphattn.testing.check_attention`, which raises if an implementation of
     attention is wrong."""
     from graphattn.testing import check_attention
-
-    def check(*arguments: Any, **options: Any) -> Any:
-        return check_attention(*arguments, **options).check()
-
-    return check
+    return check_attention

@@ -1,5 +1,4 @@
-"""Checks of the arguments of attention functions. Kernels rely on these checks and have no checks
-of their own."""
+"""Checks of the arguments of attention functions. Kernels have no checks of their own."""
 
 from __future__ import annotations
 
@@ -29,14 +28,9 @@ def check_arguments(
     edge_gate: Tensor | None,
     num_keys: int | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Check the arguments of :func:`edge_attention`, and return ``edge_bias`` and ``edge_gate`` in
-    the form that kernels expect: each ``[num_edges, heads or 1]`` or None.
-
-    Args:
-        num_keys (int, optional): Number of rows that ``key`` and ``value`` must have; the number of
-            keys of the graph if omitted. It differs if a placement fetches the keys and values of
-            other tokens later.
-    """
+    """Check the arguments of :func:`edge_attention`, and return bias and gate for kernels."""
+    # each [num_edges, heads or 1] or None; num_keys differs from the graph's if a placement fetches
+    # keys later
     _check_graph(graph)
     device, num_keys = graph.device, graph.num_keys if num_keys is None else num_keys
     check_floating(query=query, key=key, value=value)
@@ -102,8 +96,7 @@ def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
 
 
 def check_square(graph: BipartiteGraph) -> None:
-    """Raise an error unless every sequence (segment) of the graph has equal numbers of queries and
-    keys, so that queries and keys can be the same tokens."""
+    """Raise an error unless queries and keys can be the same tokens."""
     if not graph.is_square:
         raise ValueError(f"'graph' must have equal numbers of keys and queries in every segment, "
                          f"because each hop uses the same tokens as keys and as queries (got "
@@ -111,8 +104,7 @@ def check_square(graph: BipartiteGraph) -> None:
 
 
 def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
-    """Check ``scale`` and ``dropout_p``, and return ``scale`` or, if it is None, the default ``1 /
-    sqrt(channels)`` for ``query``."""
+    """Check ``scale`` and ``dropout_p``, and return ``scale`` or its default."""
     check_scale_and_dropout(scale, dropout_p)
     return scale_of(query) if scale is None else scale
 
@@ -129,8 +121,7 @@ def check_softcap(softcap: float | None) -> None:
 
 
 def check_sink(sink: Tensor, query: Tensor) -> Tensor:
-    """Check ``sink``, one logit for each head of ``query``, and return it, ``[heads]``, in the
-    dtype in which attention is computed: at least float32."""
+    """Check the sink ``[heads]``, and return it in at least float32."""
     check_floating(sink=sink)
     if sink.device != query.device:
         raise ValueError(f"'sink' must be on {query.device}, the device of 'query' (got "
@@ -142,13 +133,12 @@ def check_sink(sink: Tensor, query: Tensor) -> Tensor:
 
 
 def scale_of(query: Tensor) -> float:
-    """Return the default scale of dot products, ``1 / sqrt(channels)``. In compiled code the number
-    of channels may be symbolic, so callers must not test whether the scale is finite."""
+    """Return the default scale of dot products, ``1 / sqrt(channels)``."""
+    # in compiled code channels may be symbolic, so callers must not test whether it is finite
     return 1 / math.sqrt(max(query.size(-1), 1))
 
 
 def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs) -> None:
-    """Raise an error unless the arguments are valid for :func:`pair_attention`."""
     mask, ptr = pairs.mask, pairs.ptr
     if not isinstance(mask, PairMask):
         raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); call "
@@ -174,8 +164,7 @@ def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: Maske
 def check_edge_values(
     name: str, values: Tensor | None, query: Tensor, graph: BipartiteGraph,
 ) -> Tensor | None:
-    """Check ``edge_bias`` or ``edge_gate``, and return its values as ``[num_edges, heads or 1]`` in
-    the dtype in which attention is computed: at least float32. Return None for None."""
+    """Check a bias or gate, and return it as ``[num_edges, heads or 1]`` in at least float32."""
     if values is None:
         return None
     check_floating(**{name: values})
@@ -193,8 +182,6 @@ def check_edge_values(
 
 def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
                    features: ProjectedFeatures) -> None:
-    """Raise an error unless edge features and their projection match ``query``, ``value`` and
-    ``graph`` in shape, dtype and device."""
     edge_attr, projection = features
     check_floating(edge_attr=edge_attr, projection=projection)
     for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):

@@ -61,22 +61,8 @@ FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': _fastest_on_gpus()}
 
 def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
            terms: LogitTerms, *, needs_weights: bool = False, in_parts: bool = False) -> Backend:
-    """Return the backend that computes attention for these arguments.
-
-    Args:
-        name (str): ``'auto'`` or the name of a backend.
-        query, key, value, graph: As in :func:`graphattn.functional.edge_attention`.
-        terms (LogitTerms): Scale, bias and the other terms of the logits.
-        needs_weights (bool): Whether the backend must return the weights too. Edges with features
-            also require this of a backend without a kernel for features.
-        in_parts (bool): Whether attention is computed separately for parts of the keys, which dense
-            attention does not support.
-
-    Raises:
-        ValueError: The requested backend does not run on the device of the graph, or does not
-            support returned weights, the terms of the logits, dropout or the width of heads.
-        NotImplementedError: The requested backend lacks the requested derivative.
-    """
+    """Return the backend that computes attention for these arguments, or raise if it cannot."""
+    # in_parts: attention of parts of the keys, which dense attention does not support
     device, channels = query.device, max(query.size(-1), value.size(-1))
     if name != 'auto':
         needs_weights |= (terms.features is not None
@@ -99,22 +85,14 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
 
 
 def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
-    """Return a backend that computes the attention weights first and then the weighted sums, as
-    several message-passing steps (hops) need it.
-
-    Args:
-        name (str): ``'auto'`` or the name of a backend.
-        device (torch.device): Device of the graph.
-        channels (int): Number of channels of each head.
-    """
+    """Return a backend that computes weights first and then weighted sums."""
     if name != 'auto':
         return _asked_for(name, device, channels, needs_weights=True)
     return choose_sparse(device, channels)
 
 
 def choose_sparse(device: torch.device, channels: int) -> Backend:
-    """Return the fastest backend on ``device`` whose time is proportional to the number of edges,
-    for heads of ``channels`` channels."""
+    """Return the fastest backend whose time is proportional to the number of edges."""
     if not in_transform():
         fastest = ops.load(FASTEST_SPARSE.get(device.type, 'gather'))
         if channels <= fastest.max_channels and fastest.is_available(device):
@@ -123,8 +101,8 @@ def choose_sparse(device: torch.device, channels: int) -> Backend:
 
 
 def in_transform() -> bool:
-    """Return whether forward-mode derivatives or a transform of torch.func is active. The operators
-    of this library support neither."""
+    """Return whether forward-mode derivatives or a transform of torch.func is active."""
+    # the operators of this library support neither
     takes_forward_derivatives = forward_ad._current_level >= 0
     return takes_forward_derivatives or torch._C._are_functorch_transforms_active()
 
@@ -173,18 +151,15 @@ def _is_faster_dense(query: Tensor, value: Tensor, graph: BipartiteGraph,
 
 
 def _is_short(graph: BipartiteGraph) -> bool:
-    """Return whether the sequences of a complete graph are short enough for dense attention to be
-    the fastest. Return ``True`` for any length if the list of edges is not in memory yet, because
-    dense attention does not need this list."""
     most = MOST_DENSE_PAIRS.get(FASTEST_SPARSE.get(graph.device.type, ''))
+    # dense attention does not need the list of edges, if it is not in memory yet
     return (most is None or not graph.is_listed
             or graph.num_edges <= most * graph.num_segments)
 
 
 def _fills_calls(graph: BipartiteGraph) -> bool:
-    """Return whether a complete graph has so many (query, key) pairs that dense attention outweighs
-    the overhead of its calls. Consecutive sequences of the same length share one call."""
     if graph.num_segments == 1:
         return True
+    # consecutive segments of the same length share one call
     more_calls = graph.segments.num_runs - 1
     return graph.num_pairs >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)

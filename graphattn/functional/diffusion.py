@@ -94,10 +94,8 @@ def attention_diffusion(
 
 
 def diffuse_along(kernel: Backend, alpha: Tensor, value: Tensor, graph: BipartiteGraph,
-                  spread: Tensor, hops: int | float) -> Tensor:
-    """Return the result of :func:`attention_diffusion` by the backend ``kernel``, without checking
-    arguments. ``spread`` is the fraction of the original values that is mixed in after each
-    message-passing step (hop), ``[hops, num_tokens, heads]``."""
+                  spread: Tensor, hops: int | float) -> Tensor:  # spread: [hops, num_tokens, heads]
+    """Return :func:`attention_diffusion` by a backend, without checking arguments."""
     if len(spread) == 0:
         return value
     alpha = alpha.to(accumulated(value).dtype)

@@ -1,7 +1,6 @@
-"""Attention along a graph, for every placement of keys and values.
+"""Attention along a graph, for every :class:`Placement` of keys and values.
 
-All callers, such as layers and decoders, compute attention by :func:`drive`. They differ in the
-:class:`Placement` that they pass: where the keys and values of the edges lie in memory.
+All callers, such as layers and decoders, differ in the placement that they pass.
 """
 
 from __future__ import annotations
@@ -131,35 +130,10 @@ def drive(
     backend: str | Backend = 'auto',
     needs_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    r"""Return the output of attention along a graph over one or several hops, and optionally the
-    attention weights.
-
-    Args:
-        query (Tensor): Queries of the caller, ``[num_queries, heads, channels]``. The graph has
-            these queries, or one copy of them for each head if each head has its own graph.
-        key (Tensor): Keys of the caller, in the shape that the placement expects.
-        value (Tensor): Values of the caller, in the shape that the placement expects.
-        graph (BipartiteGraph or MaskedPairs): The edges, or all pairs of tokens under a soft mask.
-        terms (LogitTerms): The terms of the logits. Bias and gate may be ``[num_edges]``, and sinks
-            are ``[heads]``. A scale of ``None`` means :math:`1 / \sqrt{C}`. Edge features need one
-            hop without teleport, and no softcap.
-        hops (int or float): As in :func:`graphattn.functional.attention_diffusion`.
-        teleport (float, sequence of float or Tensor): As in
-            :func:`graphattn.functional.attention_diffusion`.
-        placement (Placement): Where the keys and values of the edges lie.
-        backend (str or Backend): As in :func:`graphattn.functional.edge_attention`, or a
-            :class:`Backend` that returns weights.
-        needs_weights (bool): Whether to return the attention weights too.
-
-    Returns:
-        A pair: the output; and the weights of one hop, ``[num_edges, heads]``, or ``None`` if not
-        requested.
-
-    Raises:
-        TypeError, ValueError: As :func:`graphattn.functional.edge_attention`. A ValueError is also
-            raised for edge features with several hops, and for a bias, gate or features with a soft
-            mask.
-    """
+    """Return attention along a graph over some hops, and the weights of one hop if they are
+    needed."""
+    # query: [num_queries, heads, channels]; key, value: as the placement expects. Bias and gate may
+    # be [num_edges], sinks are [heads], and a scale of None means 1 / sqrt(channels).
     tokens = query
     query, key, value, teleport = placement.fold(query, key, value, teleport)
     is_plain, num_keys = is_one_hop(hops, teleport), None
@@ -217,9 +191,8 @@ def _check_one_hop(is_plain: bool, hops: int | float) -> None:
 
 
 def _pad_features(features: ProjectedFeatures) -> ProjectedFeatures:
-    """Return the features padded with zeros to a multiple of 8 features, for tensor cores. Features
-    on CPUs, or of more than 16 bits, are returned unchanged. On an H200, gradients of the
-    projection of 11 features took 8 times as long as those of 16."""
+    # To a multiple of 8, for tensor cores: on an H200, gradients of the projection of 11 features
+    # took 8 times as long as those of 16.
     attr, projection = features
     missing = -attr.size(1) % _FEATURES_AT_ONCE
     if missing == 0 or attr.device.type != 'cuda' or attr.element_size() > 2:
@@ -236,12 +209,6 @@ def _one_hop(
     query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
     placement: Placement, backend: str | Backend, needs_weights: bool,
 ) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor | None]:
-    """Return the output of one step of message passing, and the attention weights or ``None`` if
-    they were not stored.
-
-    If edges have features, the first result is itself a pair: the weighted sums of values, and the
-    weighted sums of features ``[num_queries, heads, size]``.
-    """
     kernel = backend if isinstance(backend, Backend) else choose(
         backend, query, key, value, graph, terms, needs_weights=needs_weights,
         in_parts=placement.in_parts)
@@ -263,6 +230,7 @@ def _one_hop(
         out = kernel.weighted_sum(weight, accumulated(value), graph).to(query.dtype)
         if features is not None:
             out = out, sum_features(weight, features, graph.query).to(query.dtype)
+        # with features, ``out`` is a pair: sums of values and of features
         return out, weight
 
 
@@ -283,8 +251,7 @@ def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGra
 
 def _placed_hops(kernel: Backend, weight: Tensor, value: Tensor, graph: BipartiteGraph, hops: int,
                  teleport: Teleport, placement: Placement) -> Tensor:
-    """Return the values of the caller's tokens after several steps of message passing. Before each
-    step, ``placement`` fetches the values of all keys, for example from other processes."""
+    # before each hop, ``placement`` fetches the values of all keys
     hop, spread = count(), spread_teleport(teleport, hops, value)
     return diffuse(
         lambda weight, z: kernel.weighted_sum(weight, placement.values(z, next(hop)), graph),
@@ -299,12 +266,12 @@ def _weighing(backend: str | Backend, query: Tensor, value: Tensor) -> Backend:
 
 def weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,
           terms: LogitTerms) -> Tensor:
-    """Return the attention weights of edges after dropout, ``[num_edges, heads]``. With the same
-    seed, dropout drops the same weights as in fused kernels."""
+    """Return the attention weights of edges after dropout, ``[num_edges, heads]``."""
     if terms.features is not None:
         dot = dot_with_features(EdgeFeatures(*map(accumulated, terms.features)), graph.query)
         terms = terms._replace(bias=edge_logit(dot, terms))
     weight = kernel.attention_weights(accumulated(query), accumulated(key), graph, terms)
     if terms.dropout_p == 0:
         return weight
+    # the same weights as in fused kernels with the same seed
     return drop_out(weight, dropout_seed(terms.dropout_p, graph.device), terms.dropout_p)

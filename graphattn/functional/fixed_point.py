@@ -16,23 +16,10 @@ _STEPS_OF_A_ROUND, _NUMBERS_KEPT = 50, 2**27
 
 
 def fixed_point(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> Tensor:
-    """Return the solution of ``z = step(z)``, up to rounding.
-
-    ``step`` is repeated until it changes values by no more than rounding does, or ``max_steps``
-    times. Equality is no criterion, because rounding errors may cycle forever. If the weights of a
-    graph mix tokens quickly, some dozens of steps are enough. Otherwise, GMRES takes over, which
-    needs far fewer steps.
-
-    Args:
-        step (Callable): An affine map of tensors shaped like ``z``.
-        z (Tensor): The tensor that iteration starts from.
-        max_steps (int): Number of steps after which the start influences the result by no more than
-            rounding.
-
-    Returns:
-        The fixed point, shaped like ``z``. The same elements are non-finite as after infinitely
-        many steps.
-    """
+    """Return the solution of ``z = step(z)`` for an affine ``step``, up to rounding."""
+    # Equality is no criterion, because rounding errors may cycle forever. Some dozens of steps are
+    # enough if weights mix tokens quickly; otherwise GMRES needs far fewer steps. The same elements
+    # are non-finite as after infinitely many steps.
     z, has_converged = _repeat(step, z, min(max_steps, _PATIENCE))
     if has_converged or max_steps <= _PATIENCE:
         return z
@@ -49,13 +36,7 @@ def _repeat(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tupl
 
 
 def _solve(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tuple[Tensor, bool]:
-    """Solve ``z = step(z)`` by GMRES, and return the solution and whether GMRES has converged.
-
-    GMRES runs in rounds of several steps. It stops when a round gains less than half of the digits
-    that the same number of plain steps should gain. Then the remaining error is due to rounding, or
-    GMRES fails. Non-finite values are replaced by 0 during GMRES. Afterwards, plain steps spread
-    them to the elements that they affect.
-    """
+    # non-finite values are 0 here; plain steps spread them afterwards
     not_finite, is_finite = z, z.isfinite()
     z = _only(is_finite, z)
     offset, eps = _only(is_finite, step(z * 0)), torch.finfo(z.dtype).eps
@@ -69,6 +50,8 @@ def _solve(step: Callable[[Tensor], Tensor], z: Tensor, max_steps: int) -> tuple
     operator = LinearOperator((residual.size, residual.size), less_its_step, dtype=residual.dtype)
     restart = min(_STEPS_OF_A_ROUND, max(5, _NUMBERS_KEPT // residual.size))
     min_gain = eps ** (restart / 2 / max_steps)
+    # A round that gains less than half of the digits that as many plain steps should gain is the
+    # last: the rest is rounding, or GMRES fails.
     for _ in range(0, max_steps, restart):
         if _is_rounding(z, after, 4):
             break
@@ -87,7 +70,6 @@ def _only(mask: Tensor, z: Tensor) -> Tensor:
 
 
 def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """Apply ``step`` to ``z`` until NaN and infinite values do not spread to further elements."""
     while not bool(z.isfinite().all()):
         before, z = z, step(z)
         if bool((before.isfinite() == z.isfinite()).all()):
@@ -96,8 +78,6 @@ def _spread(step: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 
 def _is_rounding(before: Tensor, after: Tensor, tolerance: float) -> bool:
-    """Return whether the tensors ``before`` and ``after`` differ by at most ``tolerance`` times the
-    rounding error of the largest value."""
     change, largest = (after - before).abs(), after.abs()
     rounding = tolerance * torch.finfo(after.dtype).eps
     # If all values are finite, this is the only synchronisation of a GPU.

@@ -1,5 +1,5 @@
-"""Folding of heads into nodes. If each head has its own graph, one joint graph contains a copy of
-the nodes for each head. So the same code computes shared graphs and graphs of heads."""
+"""Folding of heads into nodes: if each head has its own graph, one joint graph contains a copy of
+the nodes for each head, so the same code computes shared graphs and graphs of heads."""
 
 from torch import Tensor
 
@@ -22,7 +22,7 @@ def fold_heads(x: Tensor) -> Tensor:
 
 
 def fold(x: Tensor) -> Tensor:
-    """Return the result of :func:`fold_heads` without checking arguments."""
+    # fold_heads without checks
     return x.transpose(0, 1).flatten(0, 1).unsqueeze(1)
 
 
@@ -43,13 +43,12 @@ def unfold_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def unfold(x: Tensor, heads: int) -> Tensor:
-    """Return the result of :func:`unfold_heads` without checking arguments."""
+    # unfold_heads without checks
     return x.reshape(heads, x.size(0) // heads, x.size(2)).transpose(0, 1)
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Return keys or values ``[nodes, num_kv_heads, channels]`` as ``[nodes, heads, channels]``.
-    Each head is repeated for the heads of queries that share it."""
+    """Return keys or values with each head repeated for the heads of queries that share it."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
 
 

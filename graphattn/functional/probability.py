@@ -63,7 +63,7 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
 
 def probability_of_edges(model: FactorModel, graph: BipartiteGraph,
                          known: Tensor | None = None) -> Tensor:
-    """Return the result of :func:`edge_probability` without checking arguments."""
+    # edge_probability without checks
     kernel = choose_sparse(model.device, model.num_clusters)
     with without_autocast(model.device):
         if known is not None and kernel.edge_dot_grads is not None:
@@ -77,9 +77,7 @@ def probability_of_edges(model: FactorModel, graph: BipartiteGraph,
 
 
 class _KnownProbability(torch.autograd.Function):
-    """Autograd function that returns the known probabilities of edges instead of computing them,
-    and passes their gradients to the factors of the model."""
-
+    # gradients of known probabilities pass to the factors of the model
     @staticmethod
     def forward(ctx, query_factor: Tensor, mixing: Tensor, key_factor: Tensor, mixed_query: Tensor,
                 known: Tensor, graph: BipartiteGraph, kernel: Backend) -> Tensor:

@@ -19,13 +19,7 @@ from graphattn.ops.edge_math import restart
 
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
                     value: Tensor) -> Tensor:
-    """Check ``teleport`` and ``hops``, and return the teleport probability of each message-passing
-    step (hop), which is the fraction of the original values that is mixed in. The result is
-    ``[hops, num_tokens, heads]``, at least float32. ``value`` is ``[num_tokens, heads, channels]``.
-
-    The first dimension is 1 with ``hops=math.inf``, and 0 if diffusion returns the values
-    unchanged.
-    """
+    """Check ``teleport`` and ``hops``, and return the teleports, ``[hops, num_tokens, heads]``."""
     if isinstance(teleport, Tensor) and teleport.device != value.device:
         raise ValueError(f"'teleport' must be on {value.device}, the device of the values (got "
                          f"{teleport.device}); pass teleport.to('{value.device}')")
@@ -40,6 +34,7 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
     else:
         spread = value.new_full((), teleport, dtype=dtype)
         hops = 0 if teleport == 1 else hops
+    # one hop with math.inf, none if diffusion returns the values unchanged
     shape = (1 if hops == math.inf else hops, *value.shape[:2])
     try:
         return spread.expand(shape) if hops else spread.new_empty(shape)
@@ -50,19 +45,8 @@ def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | floa
 
 
 def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
-            spread: Tensor, *, to_the_limit: bool) -> Tensor:
-    """Return the values after several message-passing steps (hops), or the limit of infinitely many
-    hops.
-
-    Args:
-        one_hop (Callable): Function of ``(weight, value)`` that returns the weighted sums of
-            values.
-        weight (Tensor): The weights of the edges.
-        value (Tensor): The initial values, which are also mixed into each hop.
-        spread (Tensor): The teleport of every hop, ``[hops, ...]``. The entry of a hop is
-            broadcastable to ``value``.
-        to_the_limit (bool): Whether to repeat the single hop until the values converge.
-    """
+            spread: Tensor, *, to_the_limit: bool) -> Tensor:  # [hops, ...]
+    """Return the values after several hops, or the limit of infinitely many."""
     if to_the_limit and len(spread):
         return _limit(one_hop, weight, value, spread[0])
     return diffusion.diffuse(one_hop, weight, value, spread)
@@ -71,8 +55,6 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
 @torch.compiler.disable(reason='convergence depends on tensor values')
 def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
            teleport: Tensor) -> Tensor:
-    """Return the result of :func:`diffuse` after infinitely many steps of message passing. Every
-    step mixes in the fraction ``teleport`` of the original values."""
     if in_transform():
         raise NotImplementedError("hops=math.inf supports reverse-mode gradients only; pass a "
                                   "finite number of hops, such as hops=8")
@@ -87,14 +69,7 @@ def _limit(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: T
 
 
 class _FixedPoint(torch.autograd.Function):
-    r"""Autograd function that returns the values :math:`z = (1 - t) A z + t V` that a step of
-    message passing no longer changes. No step is stored. A are the attention weights, V the
-    original values, and the fraction t of V is mixed in at each step.
-
-    By the implicit function theorem, the backward pass solves :math:`y = g + (1 - t) A^\top y`,
-    where g is the gradient of z. It reads ``ctx.saved_tensors`` only once, because an activation
-    checkpoint repeats the whole forward pass at each access.
-    """
+    """Values ``z = (1 - t) A z + t V`` that a hop no longer changes, without storing hops."""
 
     @staticmethod
     def forward(ctx, one_hop, weight, value, teleport):
@@ -107,6 +82,9 @@ class _FixedPoint(torch.autograd.Function):
         return z
 
     @staticmethod
+    # By the implicit function theorem, solves y = g + (1 - t) A^T y, where g is the gradient of z.
+    # Reads ctx.saved_tensors only once, because an activation checkpoint repeats the whole forward
+    # pass at each access.
     def backward(ctx, grad):
         if torch.is_grad_enabled():
             raise NotImplementedError("hops=math.inf has no second derivative; pass a finite "
@@ -130,15 +108,9 @@ class _FixedPoint(torch.autograd.Function):
 
 def _max_hops(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: Tensor,
               teleport: Tensor) -> int:
-    r"""Return the number of message-passing steps after which the values at the start influence the
-    result by no more than rounding does. Raise a RuntimeError if no number of steps is enough.
-
-    A are the attention weights ``weight``, and the fraction t, ``teleport``, of the original values
-    is mixed in at each step. After k steps, the influence of the values at the start is at most
-    :math:`\rho_k = \max ((1 - t) |A|)^k 1` times their size, and every k further steps reduce it by
-    the same factor. If the weights of each query sum to 1, :math:`\rho_1 = 1 - t`.
-    """
     eps, left = torch.finfo(value.dtype).eps, torch.ones_like(value[..., :1])
+    # After k hops, the influence of the start is at most max ((1 - t) |A|)^k 1, and every k further
+    # hops reduce it by the same factor. If the weights of each query sum to 1, it is 1 - t for one.
     for hop in range(1, _HOPS_OF_TRIAL + 1 if value.numel() else 0):
         # NaN weights must not affect the bound of the other tokens.
         left = ((1 - teleport) * one_hop(weight.abs(), left)).nan_to_num(nan=0., posinf=math.inf)
@@ -159,8 +131,6 @@ _HOPS_OF_TRIAL = 1_000
 
 
 def is_one_hop(hops: int | float, teleport: float | Sequence[float] | Tensor) -> bool:
-    """Return whether ``hops`` and ``teleport`` describe plain attention: one step of message
-    passing, in which none of the original values are mixed in."""
     return hops == 1 and not isinstance(teleport, Tensor | Sequence) and teleport == 0
 
 

@@ -1,10 +1,6 @@
-"""Operations over edges. Each operation has a folder with its definition and its kernels.
-
-In the folder of an operation, ``reference`` is the definition, ``schema`` declares the operators
-that every device implements, and ``cpu`` and ``triton`` are the kernels. The folders ``ops/cpu``
-and ``ops/triton`` contain the code that all kernels of a device share, and the backend of the
-device, which declares its capabilities (:class:`graphattn.ops.backend.Backend`).
-"""
+"""Operations over edges. Each has a folder: ``reference`` is the definition, ``schema`` declares
+the operators, ``cpu`` and ``triton`` are kernels. Folders ``ops/cpu`` and ``ops/triton`` have what
+kernels of a device share, and its backend (:class:`graphattn.ops.backend.Backend`)."""
 
 from importlib import import_module
 

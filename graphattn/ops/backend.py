@@ -134,12 +134,10 @@ class Backend:
 
 
 def everywhere(device: torch.device) -> bool:
-    """Return True for every device. Backends in plain torch use this function as
-    ``is_available``."""
+    # ``is_available`` of backends in plain torch
     return True
 
 
 def has_values(device: torch.device) -> bool:
-    """Return whether tensors on ``device`` have values, unlike on ``'meta'``. Backends in plain
-    torch that read values use this function as ``is_available``."""
+    # ``is_available`` of backends in plain torch that read values
     return device.type != 'meta'

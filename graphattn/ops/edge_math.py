@@ -11,8 +11,7 @@ from graphattn.ops.backend import EdgeFeatures, LogitTerms
 
 
 def edge_logit(dot: Tensor, terms: LogitTerms) -> Tensor:
-    """Return the logits of edges, ``gate * dot * scale + bias``, ``[num_edges, heads]``. A softcap
-    c replaces the first term x by ``c * tanh(x / c)``."""
+    """Return ``softcap(gate * dot * scale) + bias``, ``[num_edges, heads]``."""
     logit = dot * terms.scale
     if terms.gate is not None:
         logit = logit * terms.gate
@@ -23,37 +22,20 @@ def edge_logit(dot: Tensor, terms: LogitTerms) -> Tensor:
 
 def edge_softmax(logit: Tensor, query: Tensor, num_queries: int,
                  sink: Tensor | None = None) -> Tensor:
-    """Return the softmax of logits over the edges of each query.
-
-    Args:
-        logit (Tensor): ``[num_edges, heads]``.
-        query (Tensor): The query of each edge in any order, int64 ``[num_edges]``.
-        num_queries (int): Number of queries.
-        sink (Tensor, optional): One more logit in each sum, ``[num_queries or 1, heads]``.
-
-    Returns:
-        Tensor ``[num_edges, heads]``; 0 on the edges of a query whose logits are all ``-inf``.
-    """
+    """Return the softmax of logits ``[num_edges, heads]`` over the edges of each query."""
+    # query: in any order; sink: one more logit, [num_queries or 1, heads]
     row_max = highest_logit(logit, query, num_queries)
     row_max = row_max if sink is None else row_max.maximum(sink.detach())
     row_max = torch.where(row_max == -torch.inf, 0., row_max)  # avoids -inf - -inf
     weight = (logit - row_max.index_select(0, query)).exp()
     row_sum = torch.zeros_like(row_max) if sink is None else (sink - row_max).exp()
     row_sum = row_sum.index_add(0, query, weight)
+    # 0 where all logits of a query are -inf
     return weight / torch.where(row_sum == 0, 1., row_sum).index_select(0, query)
 
 
 def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
-    """Add the sink of each query, one more logit without a value, to a softmax that was computed
-    without it. Tensors are changed in place. Do nothing if ``sink`` is None.
-
-    Args:
-        sink (Tensor, optional): The sinks, ``[num_queries or 1, heads]``.
-        max_inv_sum (Tensor): The maximum logit m of each query, and 1 over its sum of ``exp(logit -
-            m)``, ``[num_queries, heads, 2]``. The sum includes the sink afterwards.
-        *sums (Tensor): Sums weighted by the softmax, ``[num_queries, heads, channels]``, which are
-            rescaled.
-    """
+    """Add the sinks, one more logit of each query, to sums of a softmax without them, in place."""
     if sink is not None:
         rest = rest_of_sink(sink, max_inv_sum).unsqueeze(-1)
         for x in sums:
@@ -61,18 +43,9 @@ def take_sink(sink: Tensor | None, max_inv_sum: Tensor, *sums: Tensor) -> None:
 
 
 def rest_of_sink(sink: Tensor, max_inv_sum: Tensor) -> Tensor:
-    """Add the sinks to the sums of exponentials of a softmax, in place, and return the factor by
-    which all weights become smaller: 1 minus the weight of the sink.
-
-    Args:
-        sink (Tensor): The sinks, broadcastable to ``max_inv_sum[..., 0]``.
-        max_inv_sum (Tensor): The maximum logit m of each query, and 1 over its sum of ``exp(logit -
-            m)``, ``[num_queries, heads, 2]`` or ``[heads, num_queries, 2]``. The second number is
-            changed.
-
-    Returns:
-        Tensor of the shape of ``max_inv_sum[..., 0]``.
-    """
+    """Add sinks to ``max_inv_sum`` in place, and return 1 minus their weights."""
+    # sink: broadcastable to max_inv_sum[..., 0], the maximum logit m; [..., 1]: 1 over the sum of
+    # exp(logit - m)
     row_max, inv_sum = max_inv_sum.unbind(-1)
     rest = (row_max - sink - inv_sum.log()).sigmoid()  # never inf * 0
     inv_sum *= rest
@@ -80,71 +53,43 @@ def rest_of_sink(sink: Tensor, max_inv_sum: Tensor) -> Tensor:
 
 
 def sink_grad(sink: Tensor, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
-    """Return the gradient of the sinks, in the shape of ``sink``.
-
-    Args:
-        sink (Tensor): The sinks, ``[num_queries or 1, heads]``.
-        max_inv_sum (Tensor): The maximum logit m of each query, and 1 over its sum of ``exp(logit -
-            m)``, sink included, ``[num_queries, heads, 2]``.
-        delta (Tensor): For each query, the sum over its edges of weight times gradient of the
-            weight, ``[num_queries, heads]``.
-    """
+    # max_inv_sum: sink included, [num_queries, heads, 2]; delta: the sum of weight times gradient
+    # of the weight of each query, [num_queries, heads]
     row_max, inv_sum = max_inv_sum.unbind(-1)
     weight = (sink - row_max + inv_sum.log()).exp()  # a product might be inf * 0
     return -(weight * delta).sum_to_size(sink.shape).to(sink.dtype)
 
 
 def grad_of_sink(needed: bool, sink: Tensor | None, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
-    """Return the gradient of the sinks as :func:`sink_grad` does, or an empty tensor if it is not
-    ``needed``. Here, ``max_inv_sum`` is ``[heads, num_queries, 2]``."""
+    # max_inv_sum: [heads, num_queries, 2]
     if needed:
         return sink_grad(sink, max_inv_sum.transpose(0, 1), delta)
     return delta.new_empty(0, delta.size(1))
 
 
 def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
-    """Return the largest logit of the edges of each query, ``[num_queries, heads]``, or ``-inf``
-    for a query without edges. The result is not differentiable.
-
-    Args:
-        logit (Tensor): ``[num_edges, heads]``.
-        query (Tensor): The query of each edge, int64 ``[num_edges]``.
-        num_queries (int): Number of queries.
-    """
+    """Return the largest logit of each query, ``-inf`` without edges, not differentiable."""
     row_max = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)
     return row_max.scatter_reduce(0, query.unsqueeze(1).expand_as(logit), logit.detach(), 'amax')
 
 
 def dot_with_features(features: EdgeFeatures, query: Tensor) -> Tensor:
-    """Return the dot product of the features of each edge with ``features.query`` at the query of
-    this edge, ``[num_edges, heads]``. Heads are computed one by one to save memory.
-
-    Args:
-        features (EdgeFeatures): The features.
-        query (Tensor): The query of each edge, int64 ``[num_edges]``.
-    """
+    """Return ``<features.query, features.attr>`` of each edge, ``[num_edges, heads]``."""
+    # head by head, to save memory
     return torch.stack([(at_query.index_select(0, query) * features.attr).sum(-1)
                         for at_query in features.query.unbind(1)], dim=1)
 
 
 def sum_features(weight: Tensor, features: EdgeFeatures, query: Tensor) -> Tensor:
-    """Return the weighted sum of the features of each query's edges, ``[num_queries, heads,
-    size]``.
-
-    Args:
-        weight (Tensor): ``[num_edges, heads]``.
-        features (EdgeFeatures): The features.
-        query (Tensor): The query of each edge, int64 ``[num_edges]``.
-    """
+    """Return the weighted sum of the features of each query, ``[num_queries, heads, size]``."""
     nothing = weight.new_zeros(len(features.query), features.attr.size(1))
     return torch.stack([nothing.index_add(0, query, of_head.unsqueeze(1) * features.attr)
                         for of_head in weight.unbind(1)], dim=1)
 
 
 def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
-    """Return attention weights ``[num_edges, heads]`` after dropout: kept weights are divided by
-    ``1 - dropout_p``. A hash of the seed, the edge and the head decides, so fused kernels drop the
-    same weights."""
+    """Return weights ``[num_edges, heads]`` after dropout."""
+    # a hash of seed, edge and head decides, so fused kernels drop the same weights
     number = torch.arange(1, weight.numel() + 1, device=weight.device).view_as(weight)
     bits = mix_tensor(seed + number * signed(STEP))
     # The bits are unsigned, but torch compares signed integers: both sides are shifted by -2**63.
@@ -153,16 +98,13 @@ def drop_out(weight: Tensor, seed: Tensor, dropout_p: float) -> Tensor:
 
 
 def with_first_derivative(out: Tensor, backend: str) -> Tensor:
-    """Return ``out`` such that second derivatives and batches of gradients raise an error that
-    names ``backend``. Otherwise, torch would treat the second derivatives of kernels as 0."""
+    """Return ``out`` such that second derivatives raise an error that names ``backend``."""
+    # torch would treat the second derivatives of kernels as 0
     return _OfFirstOrder.apply(out, backend)
 
 
 class _OfFirstOrder(torch.autograd.Function):
-    """Autograd function that returns its input, and raises an error for second derivatives and for
-    batches of gradients. A hook would not do, because it would also fire when callers ask for the
-    gradient of the tensor itself."""
-
+    # A hook would also fire when callers ask for the gradient of the tensor itself.
     @staticmethod
     def forward(ctx, out, backend):
         ctx.backend = backend
@@ -180,15 +122,12 @@ class _OfFirstOrder(torch.autograd.Function):
 
 
 def no_second_derivative(backend: str) -> NotImplementedError:
-    """Return the error to raise if second derivatives of ``backend`` are requested."""
     return NotImplementedError(f"backend {backend!r} has no second derivative; pass "
                                f"backend='gather', which supports all derivatives")
 
 
 def restart(message: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
-    """Return the values after a message-passing step (hop) of diffusion, ``(1 - teleport) * message
-    + teleport * start``. ``message`` has the weighted sums of values, ``start`` has the original
-    values, and ``teleport`` is the fraction of them that is mixed in."""
+    """Return ``(1 - teleport) * message + teleport * start``, the values after a hop."""
     mixed = (1 - teleport) * message + teleport * start
     # With a teleport of 0, a non-finite start must not reach the result. Other entries are not
     # masked, because the gradient of a teleport of 0 is not 0.

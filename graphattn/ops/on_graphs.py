@@ -1,9 +1,7 @@
-"""The functions of :class:`~graphattn.ops.backend.Backend` for backends with compiled kernels. Each
-function calls an operator with the tensors of a graph.
+"""The functions of :class:`~graphattn.ops.backend.Backend` for backends with compiled kernels.
 
-Some kernels need the edges in the order by key to compute the gradients of keys. Their backends
-pass ``by_key=True``. Sorting the edges takes time, so if no gradient is needed, the operator gets
-three empty tensors instead.
+With ``by_key``, operators get the edges in the order by key too, which gradients of keys may need.
+Sorting takes time, so they get empty tensors if no gradient is needed.
 """
 
 from __future__ import annotations
@@ -26,9 +24,8 @@ from graphattn.ops.weights.schema import attention_weights, weighted_sum
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
            *, by_key: bool) -> Tensor | tuple[Tensor, Tensor]:
-    """Return the output of attention, ``[num_queries, heads, channels]``. If edges have features,
-    return a pair: the output, and the weighted sums of the features ``[num_queries, heads, size]``.
-    Pass ``by_key=True`` if the backward pass needs the edges sorted by key too."""
+    """Return ``[num_queries, heads, channels]``, and sums of features ``[..., size]`` if there are
+    any."""
     features = terms.features or (None, None)
     inputs = (query, key, value, *features, terms.bias, terms.gate, terms.sink)
     seed = dropout_seed(terms.dropout_p, query.device)
@@ -69,8 +66,7 @@ def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
-    """Return the attention weights of the edges, ``[num_edges, heads]``. The weights of each head
-    are contiguous in memory."""
+    """Return the attention weights ``[num_edges, heads]``, contiguous for each head."""
     inputs = query, key, terms.bias, terms.gate, terms.sink
     edges = _both_orders(graph, _needs_gradient(*inputs))
     weight, _ = attention_weights(*inputs, *edges, terms.scale, terms.softcap or 0.)
@@ -104,9 +100,6 @@ def _needs_gradient(*inputs: Tensor | None) -> bool:
 
 
 def _both_orders(graph: BipartiteGraph, by_key: bool) -> tuple[Tensor, ...]:
-    """Return the edges in two orders, as the five tensors of
-    :data:`~graphattn.ops.registration.BOTH_ORDERS`: pointers and keys, sorted by query; then
-    pointers, queries and the permutation, sorted by key. The last three are empty unless
-    ``by_key``."""
+    # as registration.BOTH_ORDERS
     indptr, key = graph.csr
     return indptr, key, *(graph.csc if by_key else (indptr[:0],) * 3)

@@ -18,17 +18,8 @@ GRAPH = f'{BOTH_ORDERS}, Tensor query_ptr, Tensor key_ptr'
 
 
 def define(name: str, arguments: str, results: str, fake: Callable) -> torch._ops.OpOverload:
-    """Define an operator ``graphattn::name`` of torch that changes none of its arguments.
-
-    Args:
-        name (str): Name of the operator.
-        arguments (str): Arguments, in the syntax of torch's schemas.
-        results (str): Results, in the syntax of torch's schemas.
-        fake (Callable): Fake kernel, which returns results of the right shapes without values.
-
-    Returns:
-        OpOverload: The operator, which kernels are registered for.
-    """
+    """Define an operator ``graphattn::name`` of torch that changes none of its arguments."""
+    # in the syntax of torch's schemas; fake: returns results of the right shapes without values
     arguments = ' '.join(arguments.split())
     torch.library.define(f'graphattn::{name}', f'({arguments}) -> {results}',
                          tags=torch.Tag.pt2_compliant_tag)
@@ -38,21 +29,10 @@ def define(name: str, arguments: str, results: str, fake: Callable) -> torch._op
 
 def differentiate(operator: torch._ops.OpOverload, backward: Callable,
                   save: Callable) -> Callable:
-    """Register the gradients of an operator.
-
-    Args:
-        operator (OpOverload): The operator.
-        backward (Callable): Maps ``(ctx, *grads)`` to a dict from the names of arguments to their
-            gradients.
-        save (Callable): Function of ``(ctx, inputs, output)`` that stores in ``ctx`` what
-            ``backward`` needs. It may return other results for the caller, such as ``output`` in
-            another dtype. Then ``backward`` gets the gradients of these results, except under
-            torch.compile.
-
-    Returns:
-        Callable: Function to call instead of the operator, with the same arguments and results.
-        Outside torch.compile, it skips torch's slow dispatch.
-    """
+    """Register the gradients of an operator, and return a function to call in its place."""
+    # backward: maps (ctx, *grads) to gradients by names of arguments. save: stores in ctx, and may
+    # return other results for the caller, of which backward then gets the gradients, except under
+    # torch.compile.
     names = [argument.name for argument in operator._schema.arguments]
 
     def in_order(ctx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -74,6 +54,7 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
 
     without_gradient = _without_gradient(operator)
 
+    # outside torch.compile, skips torch's slow dispatch
     def call(*inputs):
         takes_gradient = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         return (Differentiable.apply if takes_gradient else without_gradient)(*inputs)
@@ -82,14 +63,8 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
 
 
 def differentiate_no_more(operator: torch._ops.OpOverload) -> Callable:
-    """Make an operator that computes gradients raise an error if it is differentiated. Otherwise,
-    torch would treat second derivatives as zero.
-
-    Returns:
-        Callable: Function to call instead of the operator, with the same arguments and results.
-        Outside torch.compile, it skips torch's handling of default arguments. On a small graph,
-        this handling takes as long as the attention.
-    """
+    """Make an operator that computes gradients raise an error if it is differentiated."""
+    # torch would treat second derivatives as zero
     def refuse(ctx, *grads: Tensor | None) -> None:
         raise NotImplementedError(f"'{operator.name()}' has no second derivative; pass "
                                   f"backend='gather', which supports all derivatives")
@@ -99,6 +74,8 @@ def differentiate_no_more(operator: torch._ops.OpOverload) -> Callable:
 
 
 def _without_gradient(operator: torch._ops.OpOverload) -> Callable:
+    # outside torch.compile, skips torch's handling of default arguments, which takes as long as the
+    # attention of a small graph
     def call(*inputs):
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return operator(*inputs)
@@ -109,35 +86,29 @@ def _without_gradient(operator: torch._ops.OpOverload) -> Callable:
 
 
 def accumulation_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype in which sums are computed: float32 for half precision, else the dtype of
-    ``tensor``."""
+    """Return the dtype of sums: float32 for half precision, else that of ``tensor``."""
     return torch.promote_types(tensor.dtype, torch.float)
 
 
 def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
-    """Return an uninitialised tensor for the gradient of ``like``, in the shape of ``like``. If the
-    gradient is not ``needed``, return an empty tensor ``[0, heads]``, with the heads of ``other``
-    ``[nodes, heads, ...]``."""
+    """Return an uninitialised gradient of ``like``, or ``[0, heads of other]`` if not needed."""
     return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
 
 
 def empty_max_inv_sum(query: Tensor) -> Tensor:
-    """Return an uninitialised tensor ``[heads, num_queries, 2]`` for two numbers of each query's
-    softmax: the maximum logit m, and 1 over the sum of ``exp(logit - m)``. ``query`` is
-    ``[num_queries, heads, channels]``."""
+    """Return uninitialised numbers of softmaxes, ``[heads, num_queries, 2]``."""
+    # maximum logit m, and 1 over the sum of exp(logit - m)
     return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
 
 
 def no_grad(like: Tensor) -> Tensor:
-    """Return an empty tensor of the dtype and device of ``like``. Operators return it for a
-    gradient that is not needed."""
+    # what operators return for a gradient that is not needed
     return like.new_empty(0)
 
 
 def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
-    """Return the gradient of ``values`` ``[num_edges, heads or 1]``, given the gradients ``grad``
-    ``[num_edges, heads]``. They are summed over heads if all heads share ``values``. If ``values``
-    is None or ``grad`` is empty, return ``grad``."""
+    """Return the gradient of ``values`` ``[num_edges, heads or 1]``, given that of all heads."""
+    # also an empty gradient, which is not needed
     if values is None or grad.size(0) != values.size(0):
         return grad
     return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)

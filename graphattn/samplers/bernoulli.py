@@ -75,8 +75,7 @@ def sample_bernoulli(
 @torch.no_grad()
 def draw_bernoulli(model: FactorModel, generator: torch.Generator | None,
                    method: str = 'auto') -> BipartiteGraph:
-    """Draw a graph with independent edges of the probabilities of ``model``, as
-    :func:`sample_bernoulli` does, but without checking arguments."""
+    """Draw as :func:`sample_bernoulli` does, without checking arguments."""
     if torch._C._are_functorch_transforms_active():
         with outside_transforms():
             return draw_bernoulli(model.numbers(), generator, method)

@@ -87,8 +87,7 @@ def sample_fastrg(
 @torch.no_grad()
 def draw_poisson(model: FactorModel, generator: torch.Generator | None,
                  method: str = 'auto') -> BipartiteGraph:
-    """Draw a graph in which each edge comes from a Poisson number of draws, as
-    :func:`sample_fastrg` does, but without checking arguments."""
+    """Draw as :func:`sample_fastrg` does, without checking arguments."""
     if torch._C._are_functorch_transforms_active():
         with outside_transforms():
             return draw_poisson(model.numbers(), generator, method)

@@ -24,31 +24,11 @@ def sample_rows(
     distribution: Literal['bernoulli', 'poisson'],
     generator: torch.Generator | None,
 ) -> BipartiteGraph:
-    """Draw the edges of the queries of one process, if several processes share a batch.
-
-    The edges of all processes together form the graph that a single process would draw.
-
-    Every row has its own random bits, so processes draw independently. Processes exchange one or
-    two float64 values per query: the number of draws of the query, and a bound that decides whether
-    thinning is faster. In float32, the graph equals the graph of a single process, except for pairs
-    whose random value is within rounding of their probability, because the rounding of matrix
-    products depends on the number of rows.
-
-    Args:
-        model (FactorModel): The model of the queries of this process and all keys, on a CPU.
-        shard (Shard): The range of tokens that are the queries of this process.
-        distribution (str): The distribution of :func:`sample_bernoulli` or of
-            :func:`sample_fastrg`.
-        generator (torch.Generator, optional): Random generator, which must have the same state in
-            all processes.
-
-    Returns:
-        BipartiteGraph with the segments of ``model``.
-
-    Raises:
-        ValueError: The model is not on a CPU, or the sampler of the distribution refuses the model.
-        ImportError: numba cannot be imported.
-    """
+    """Draw the edges of the queries of one of several processes that share a batch."""
+    # Every row has its own random bits, so the edges of all processes form the graph that a single
+    # one would draw, except for pairs whose random value is within rounding of their probability:
+    # the rounding of products depends on the number of rows. ``generator`` has the same state in
+    # all.
     check_sampling(model, generator, 'compiled', ('compiled',))
     if model.device.type != 'cpu':
         raise ValueError(f"'model' must be on a CPU, because only the sampler for CPUs can "
@@ -104,8 +84,7 @@ def _draw_poisson(model: FactorModel, shard: Shard,
 
 
 def _heads(model: FactorModel) -> list[FactorModel]:
-    """Split a model of all heads into one FactorModel for each head, because the queries of this
-    process are contiguous only within a head of the whole graph."""
+    # the queries of this process are contiguous only within a head of the whole graph
     num_heads = model.num_heads
     factors = zip(model.query_factor.detach().chunk(num_heads),
                   model.mixing.detach().view(num_heads, model.num_clusters, -1),
@@ -118,37 +97,21 @@ def _heads(model: FactorModel) -> list[FactorModel]:
 
 
 def _of_all(values: list[np.ndarray], shard: Shard) -> np.ndarray:
-    """Collect one value for each query from all processes. Return a float64 array that holds the
-    queries of the whole batch in head 0, then those in head 1, and so on.
-
-    Args:
-        values (list of ndarray): For each head, one value for each query of this process.
-        shard (Shard): The tokens of this process.
-    """
     own = torch.from_numpy(np.stack(values, axis=1))
+    # the queries of the whole batch in head 0, then those in head 1, and so on
     return shard.gather(own).t().flatten().numpy()
 
 
 def _own_counts(mean: np.ndarray, shard: Shard,
                 generator: torch.Generator | None) -> list[np.ndarray]:
-    """Return the number of edges to draw for each query of this process, an int64 array for each
-    head. Each process draws these numbers for all queries from the same random stream, and returns
-    its own.
-
-    Args:
-        mean (ndarray): Mean number of random keys of each query of the whole batch, head 0 first.
-        shard (Shard): The tokens of this process.
-        generator (torch.Generator, optional): Random generator.
-    """
+    # each process draws the numbers of all queries from the same stream
     counts = torch.poisson(torch.from_numpy(mean), generator).long()
     counts = counts.view(-1, shard.num_tokens)[:, shard.start:shard.stop]
     return [*counts.contiguous().numpy()]
 
 
 def _seeds(seed: np.uint64, shard: Shard, num_heads: int) -> list[np.uint64]:
-    """Return a random seed for each head of this process. With this seed, query r of this process
-    gets the random bits that a single process would use under ``seed`` for query ``shard.start +
-    r`` of the head."""
     from graphattn.ops.sample.cpu.random_bits import seed_from_row
+    # query r gets the bits of query shard.start + r of the head in a single process
     return [seed_from_row(seed, head * shard.num_tokens + shard.start)
             for head in range(num_heads)]

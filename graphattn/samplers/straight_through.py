@@ -90,10 +90,7 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
 
 
 class _ZeroOfClampedGradient(torch.autograd.Function):
-    """Autograd function that returns zeros ``[num_edges]``. The backward pass clamps the gradient
-    of these zeros, and passes it to the probabilities. A hook on the zeros would be no substitute,
-    because callers may request the gradient of the zeros, and the hook would clamp it too."""
-
+    # A hook on the zeros would clamp their gradient too, which callers may request.
     @staticmethod
     def forward(edge_prob: Tensor, lowest: float | None, highest: float | None) -> Tensor:
         return edge_prob.new_zeros(()).expand(edge_prob.shape)
@@ -110,8 +107,7 @@ class _ZeroOfClampedGradient(torch.autograd.Function):
 
 
 def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
-    """Return the tensor ``[num_edges]`` whose gradient reaches the probabilities: ``edge_prob``
-    itself, or the ``edge_gate`` of a graph."""
+    # the tensor [num_edges] whose gradient reaches the probabilities
     if isinstance(edge_prob, BipartiteGraph):
         return _gate(edge_prob)
     check_floating(edge_prob=edge_prob)

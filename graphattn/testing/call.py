@@ -15,17 +15,9 @@ from graphattn.testing.supports import Supports
 
 
 class Mismatch(Exception):
-    """A wrong result of an attention function.
+    """A wrong result of an attention function."""
 
-    Args:
-        kind (str): What is wrong, as in :class:`graphattn.testing.report.Finding`.
-        message (str): The fault in words.
-        result (str): The wrong result: ``'out'``, or the input with a wrong gradient.
-        got (Tensor, optional): The value of the result.
-        expected (Tensor, optional): The right value.
-        error (float): Largest error in units of the tolerance.
-    """
-
+    # result: 'out', or the input with a wrong gradient; error: in units of the tolerance
     def __init__(self, kind: str, message: str, result: str = '', got: Tensor | None = None,
                  expected: Tensor | None = None, error: float = float('inf')):
         super().__init__(message)
@@ -33,9 +25,8 @@ class Mismatch(Exception):
         self.got, self.expected, self.error = got, expected, error
 
 
-class TimeLimit(BaseException):
-    """Raised if a call takes longer than the limit. It is not an Exception, because the function
-    under test may catch Exceptions."""
+class TimeLimit(BaseException):  # the function under test may catch Exceptions
+    """Raised if a call takes longer than the limit."""
 
 
 def transposed(x: Tensor) -> Tensor:
@@ -45,16 +36,14 @@ def transposed(x: Tensor) -> Tensor:
 
 
 def sliced(x: Tensor) -> Tensor:
-    """Return a copy of ``x`` that is stored as every second entry of a larger tensor, between
-    entries of NaN."""
+    """Return a copy of ``x`` stored as every second entry of a larger tensor, between NaN."""
     larger = x.new_full([2 * size + 1 for size in x.shape], float('nan'))
     view = larger[tuple(slice(1, None, 2) for _ in x.shape)]
     return view.copy_(x)
 
 
 def expanded(x: Tensor) -> Tensor:
-    """Return ``x`` with stride 0 over heads, if all heads have equal values; otherwise return ``x``
-    itself."""
+    """Return ``x`` with stride 0 over heads, if all heads have equal values."""
     first = x.narrow(1, 0, min(1, x.size(1))) if x.dim() > 1 else x
     return first.expand_as(x) if torch.equal(first.expand_as(x), x) else x
 
@@ -72,16 +61,7 @@ LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 
 
 class Kernel:
-    """An attention function under test, which is called with the arguments of cases.
-
-    Args:
-        function (Callable): The function.
-        supports (Supports): The declaration of what the function supports.
-        form (str): Form in which the function takes edges, a key of
-            :data:`graphattn.testing.forms.FORMS`.
-        layout (str): Layout of query, key, value and output, a key of :data:`LAYOUTS`.
-        device (torch.device): Device on which the function runs.
-    """
+    """An attention function under test, which is called with the arguments of cases."""
 
     def __init__(self, function: Callable[..., Tensor], supports: Supports, form: str, layout: str,
                  device: torch.device):
@@ -92,21 +72,16 @@ class Kernel:
         self._accepted = _keywords(function)
 
     def accepts(self, case: Case) -> bool:
-        """Return whether the function under test has a parameter for each optional input of the
-        test case ``case``, such as a bias or a softcap."""
         return self._accepted is None or set(self.terms(case)) <= self._accepted
 
     def terms(self, case: Case) -> dict[str, Any]:
-        """Return the optional inputs of the test case ``case``, such as a bias or a softcap, as
-        keyword arguments. Bias and gate are ``[num_edges, heads]``, not yet in the form that the
-        function takes."""
+        # bias and gate [num_edges, heads], not yet in the form of the function
         tensors = {name: case.tensors[name] for name in TERMS if name in case.tensors}
         scalars = {'scale': case.scale, 'softcap': case.softcap, 'dropout_p': case.dropout_p}
         return {**tensors, **{name: x for name, x in scalars.items() if x}}
 
     def arguments(self, case: Case) -> dict[str, Tensor]:
-        """Return the input tensors of the test case ``case`` in the form, layout and memory strides
-        in which the function under test gets them. They are new leaves of the autograd graph."""
+        # new leaves, in form, layout and strides
         lay_out = MEMORY[case.memory]
         copies = {name: self.inward(name, x, case).clone(memory_format=torch.contiguous_format)
                   for name, x in case.inputs.items()}
@@ -114,8 +89,7 @@ class Kernel:
             self.supports.gradients and name in case.wants) for name, x in copies.items()}
 
     def inward(self, name: str, x: Tensor, case: Case) -> Tensor:
-        """Convert ``x``, the tensor called ``name`` in the test case ``case``, to the form and
-        layout that the function under test expects."""
+        """Convert a tensor of a case to the form and layout of the function under test."""
         if name == 'sink':
             return x
         if not name.startswith('edge_'):
@@ -125,9 +99,7 @@ class Kernel:
         return x.movedim(-1, 0).unsqueeze(0) if self.layout_name == 'bhnc' else x
 
     def outward(self, name: str, x: Tensor, case: Case) -> Tensor:
-        """Convert ``x`` to the form that the test case ``case`` uses, the reverse of
-        :meth:`inward`. ``x`` is the output of the function under test or the gradient of its input
-        ``name``."""
+        """Convert an output or gradient back, the reverse of :meth:`inward`."""
         if name == 'sink':
             return x
         if not name.startswith('edge_'):
@@ -140,9 +112,8 @@ class Kernel:
         return edges.to(self.device) if hasattr(edges, 'to') else edges
 
     def call(self, case: Case, leaves: dict[str, Tensor]) -> Tensor:
-        """Call the function under test with the inputs ``leaves``, and return its output in its own
-        layout. Raise a Mismatch if the function fails, or if the type, shape, dtype or device of
-        the output is wrong. ``leaves`` is the result of :meth:`arguments`."""
+        """Call the function, and raise a Mismatch if it fails or if its output is of the wrong
+        kind."""
         nodes = [leaves[name] for name in ('query', 'key', 'value')]
         terms = {name: leaves.get(name, x) for name, x in self.terms(case).items()}
         out = raising(self.function, *nodes, self.edges(case), **terms)
@@ -157,9 +128,7 @@ class Kernel:
         return out
 
     def run(self, case: Case) -> dict[str, Tensor]:
-        """Return the output and the gradients of the function under test for the test case
-        ``case``: a dict of tensors on the CPU by the names ``'out'`` and those of inputs. Raise a
-        Mismatch if the call or its backward pass changes an input."""
+        """Return ``'out'`` and the gradients on the CPU; raise a Mismatch if an input changes."""
         leaves = self.arguments(case)
         before = {name: x.detach().clone() for name, x in leaves.items()}
         out = self.call(case, leaves)
@@ -170,8 +139,6 @@ class Kernel:
         return results
 
     def gradients(self, case: Case, out: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the gradients of all inputs that need one, a dict by the names of inputs. ``out``
-        is the output for ``leaves``, which is the result of :meth:`arguments`."""
         wanted = {name: x for name, x in leaves.items() if x.requires_grad}
         if not wanted:
             return {}
@@ -195,8 +162,7 @@ def check_unchanged(now: dict[str, Tensor], before: dict[str, Tensor], what: str
 
 
 def raising(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Return the result of ``function``. If it raises an exception, raise a Mismatch of the kind
-    ``'raised'`` instead."""
+    """Return the result of ``function``, or raise a Mismatch of the kind ``'raised'``."""
     try:
         return function(*arguments, **options)
     except Exception as error:
@@ -205,11 +171,10 @@ def raising(function: Callable[..., Any], *arguments: Any, **options: Any) -> An
 
 
 def _keywords(function: Callable[..., Any]) -> set[str] | None:
-    """Return the names of the parameters of ``function``, or None if ``function`` accepts any
-    name."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
+        # any name
         return None
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return None
@@ -218,12 +183,7 @@ def _keywords(function: Callable[..., Any]) -> set[str] | None:
 
 def compare(results: dict[str, Tensor], expected: dict[str, Tensor],
             tolerance: dict[str, Tensor]) -> float:
-    """Return the largest error of the results, divided by its tolerance. ``expected`` and
-    ``tolerance`` have the right value and the largest allowed error of each entry.
-
-    Raises:
-        Mismatch: An error is larger than its tolerance.
-    """
+    """Return the largest error in units of its tolerance, or raise a Mismatch above 1."""
     worst = 0.
     for name, got in results.items():
         ratio = _ratio(got.detach().double(), expected[name], tolerance[name], name)

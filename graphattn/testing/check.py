@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.testing.call import LAYOUTS, Kernel
 from graphattn.testing.checks import CHECKS, Setting
 from graphattn.testing.forms import FORMS
-from graphattn.testing.report import Report
+from graphattn.testing.report import Report, WrongAttention
 from graphattn.testing.run import Examiner, Trial, run_apart, run_here
 from graphattn.testing.script import name_of
 from graphattn.testing.supports import Supports
@@ -28,6 +29,7 @@ def check_attention(
     device: torch.device | str = 'cpu',
     time_limit: float = 20.,
     isolated: bool = False,
+    on_fail: Literal['raise', 'report'] = 'raise',
 ) -> Report:
     r"""Compare an attention function with its definition, the dense reference in float64.
 
@@ -70,9 +72,14 @@ def check_attention(
             loop in compiled code, then ends only its own process and is reported. On CUDA, the
             calling process must not have used CUDA yet.
 
+        on_fail (str): ``'raise'``, to raise an error if a check fails, or ``'report'``, to return
+            the report in any case.
+
     Returns:
-        Report, a table if printed. ``report.check()`` raises :class:`WrongAttention` if something
-        failed.
+        Report, a table if printed.
+
+    Raises:
+        WrongAttention: A check failed. Its attribute ``report`` is the report.
 
     Example:
         >>> import torch
@@ -81,12 +88,14 @@ def check_attention(
         ...     logits = torch.einsum('nhc,mhc->nmh', query, key) / query.size(2) ** 0.5
         ...     weights = logits.masked_fill(~mask.unsqueeze(2), -torch.inf).softmax(1)
         ...     return torch.einsum('nmh,mhc->nhc', weights, value)
-        >>> report = check_attention(attention, form='mask', checks=['nothing to attend to'])
+        >>> report = check_attention(attention, form='mask', checks=['nothing to attend to'],
+        ...                          on_fail='report')
         >>> report.findings[0].case, report.findings[0].undeclared
         ('idle nodes', ('empty_rows',))
     """
     _check_choice('form', form, FORMS)
     _check_choice('layout', layout, LAYOUTS)
+    _check_choice('on_fail', on_fail, ('raise', 'report'))
     names = [check.name for check in CHECKS]
     for name in checks or ():
         _check_choice('checks', name, names)
@@ -98,7 +107,10 @@ def check_attention(
     trials = [Trial(check, case) for check in CHECKS if checks is None or check.name in checks
               for case in check.cases(setting)]
     run = run_apart if isolated else run_here
-    return Report(name_of(function), list(run(Examiner(kernel, time_limit), trials)))
+    report = Report(name_of(function), list(run(Examiner(kernel, time_limit), trials)))
+    if on_fail == 'raise' and not report.is_right:
+        raise WrongAttention(report)
+    return report
 
 
 def _check_choice(name: str, value: str, choices: Collection[str]) -> None:

@@ -1,8 +1,5 @@
-"""The checks: cases, and what is required of each.
-
-A check yields cases. Its test takes a kernel and a case, returns the largest error in units of its
-tolerance, and raises :class:`~graphattn.testing.call.Mismatch`.
-"""
+"""The checks: cases, and what is required of each. A test takes a kernel and a case, returns the
+largest error in units of its tolerance, and raises :class:`~graphattn.testing.call.Mismatch`."""
 
 from __future__ import annotations
 
@@ -31,12 +28,7 @@ DEVIATIONS = 6.  # standard deviations that chance explains, in some ten thousan
 
 
 class Setting:
-    """The graphs, dtypes and numbers of channels from which test cases are made.
-
-    Args:
-        supports (Supports): The declaration of what the function under test supports.
-        graphs (dict, optional): The only graphs that the function works on, by name.
-    """
+    """The graphs, dtypes and numbers of channels from which cases are made."""
 
     def __init__(self, supports: Supports, graphs: dict[str, BipartiteGraph] | None):
         self.supports, self.is_fixed = supports, graphs is not None
@@ -48,15 +40,11 @@ class Setting:
 
     def draw(self, name: str, graph: str | BipartiteGraph, dtype: torch.dtype | None = None,
              **options: Any) -> Case:
-        """Return a test case called ``name`` with random tensors along ``graph``, a graph or its
-        name. If ``dtype`` or ``channels`` is omitted, the function under test supports the one that
-        is chosen."""
         options = {'channels': self.channels, 'is_fixed': self.is_fixed, **options}
         return draw(name, self.graph(graph), dtype or self.dtype, **options)
 
     def graph(self, graph: str | BipartiteGraph) -> BipartiteGraph:
-        """Return ``graph``, or the graph of this name. A function that works only on given graphs
-        gets the first of these instead, unless ``graph`` is the name of one of them."""
+        # a function that works only on given graphs gets the first of these instead
         if self.is_fixed and not (isinstance(graph, str) and graph in self.graphs):
             return next(iter(self.graphs.values()))
         return self.graphs[graph] if isinstance(graph, str) else graph
@@ -117,8 +105,7 @@ def repeats_itself(kernel: Kernel, case: Case) -> float:
 
 
 def agrees_alone(kernel: Kernel, case: Case) -> float:
-    """Compare gradients with their reference, one call for each input, in which only this input
-    needs a gradient. Return the largest error divided by its tolerance."""
+    """Compare gradients in calls where only one input needs one."""
     return max(agrees(kernel, replace(case, wants=(name,))) for name in case.inputs)
 
 
@@ -133,8 +120,7 @@ def agrees_compiled(kernel: Kernel, case: Case) -> float:
 
 
 def agrees_twice_differentiated(kernel: Kernel, case: Case) -> float:
-    """Compare second derivatives with their reference: the gradients of the sum of squares of all
-    first gradients. Return the largest error in units of its tolerance."""
+    """Compare the gradients of the sum of squares of all first gradients."""
     leaves = kernel.arguments(case)
     out = kernel.outward('out', kernel.call(case, leaves), case)
     results = _second_derivatives(case, out, leaves)
@@ -160,26 +146,23 @@ def _second_derivatives(case: Case, out: Tensor, leaves: dict[str, Tensor]) -> d
 
 
 def drops_by_one_mask(kernel: Kernel, case: Case) -> float:
-    """Check that the forward and the backward pass drop the same weights. Values are unit vectors,
-    so the output shows which weights are dropped. The gradients must be those of attention without
-    these weights."""
+    """Check that the forward and the backward pass drop the same weights."""
     torch.manual_seed(0)
     results = kernel.run(case)
+    # values are unit vectors, so the output shows which weights are dropped
     keep = _mask(results['out'], case)
     return compare(results, define(case, keep), tolerance(case, keep))
 
 
 def _mask(out: Tensor, case: Case) -> Tensor:
-    """Return the dropout mask that explains the output ``out`` of a test case from :func:`_drop`,
-    ``[num_edges, heads]``: 0 for dropped edges, else 1 / (1 - dropout_p)."""
+    # [num_edges, heads], 0 for dropped edges, else 1 / (1 - dropout_p)
     weight = attend(case, {name: x.double() for name, x in case.inputs.items()})[1]
     dropped = out.double()[case.graph.query, :, case.graph.key.long()]
     return (dropped > weight / 2).double() / (1 - case.dropout_p)
 
 
 def drops_with_its_probability(kernel: Kernel, case: Case) -> float:
-    """Check the statistics of dropout over several calls: single edges and all edges together are
-    kept with the right frequency, neighbours and calls are independent, and calls differ."""
+    """Check rates of dropout, and that neighbours and calls are independent."""
     torch.manual_seed(0)
     quiet = replace(case, wants=())
     kept = torch.stack([_mask(kernel.run(quiet)['out'], case) > 0 for _ in range(REPEATS)])
@@ -451,10 +434,9 @@ def second_derivatives(on: Setting) -> Iterator[Case]:
 
 
 def _drop(on: Setting, name: str, num_nodes: int, **options: Any) -> Case:
-    """Return a test case with dropout. The value of each key is its own unit vector, so channel j
-    in the output of a query is the weight of key j."""
     graph = on.graph(random_graph(num_nodes, num_nodes, 0.6))
     case = on.draw(name, graph, channels=graph.num_keys, dropout_p=DROPOUT, heads=4, **options)
+    # a unit vector for each key, so channel j of the output is the weight of key j
     units = torch.eye(graph.num_keys, dtype=case.dtype).unsqueeze(1).repeat(1, 4, 1)
     return case.changed(value=units, query=case.tensors['query'] / 4)
 

@@ -22,9 +22,7 @@ HALF_ROUNDINGS = 2  # weights and their gradients may be rounded before products
 
 
 def define(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the right output and gradients of the test case ``case`` in float64, a dict by the
-    names ``'out'`` and those of inputs. ``keep``, a dropout mask ``[num_edges, heads]``, multiplies
-    the weights."""
+    """Return the right output and gradients in float64 by name, with the dropout mask ``keep``."""
     leaves = {name: x.detach().double().requires_grad_() for name, x in case.inputs.items()}
     out, _ = attend(case, leaves, keep)
     wanted = {name: leaves[name] for name in leaves if name in case.wants}
@@ -34,9 +32,7 @@ def define(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
 
 def attend(case: Case, inputs: dict[str, Tensor],
            keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the output and the attention weights of the dense reference along the graph of the
-    test case ``case``. ``inputs`` has the tensors of the case, and ``keep``, a dropout mask
-    ``[num_edges, heads]``, multiplies the weights."""
+    """Return output and weights of the dense reference, the weights multiplied by ``keep``."""
     out, weight = edge_attention(**inputs, graph=case.graph, scale=case.scale, softcap=case.softcap,
                                  backend='reference', return_attention_weights=True)
     if keep is None:
@@ -46,38 +42,14 @@ def attend(case: Case, inputs: dict[str, Tensor],
 
 
 def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
-    r"""Return the largest error of each result of :func:`define` that rounding can cause, a dict of
-    tensors.
-
-    The output is :math:`\sum_j \alpha_{ij} v_j`. Let :math:`u` be the machine epsilon of the dtype
-    of the tensors, and :math:`u_a` that of the accumulation: float64 for float64, else float32.
-
-    * A logit is a sum of C products, so its error is at most :math:`\delta_{ij} = u_a (C + 4)
-      (\sum_c |q_{ic} k_{jc}| \cdot |scale \cdot gate_{ij}| + |bias_{ij}|)`. The relative error of a
-      weight is the error of its logit plus, because of the sum of exponentials, the mean error of
-      all logits of its query: :math:`\delta_{ij} + \sum_j \alpha_{ij} \delta_{ij}`.
-    * A softcap c multiplies the error of a product by its slope :math:`1 - \tanh^2(x / c)`, and
-      adds ``ROUNDINGS`` of the capped product. The slope multiplies gradients. Its error is
-      ``ROUNDINGS`` of 1, plus its change within the error of the product.
-    * A sink is one more term of the mean error, with the weight :math:`\sigma_i` and the error of a
-      bias.
-    * Sums of n terms add :math:`n u_a`, and exponentials and divisions a few more ``ROUNDINGS``.
-    * Weights may be rounded to the dtype of the values before they are multiplied, and the result
-      is rounded: ``HALF_ROUNDINGS`` times :math:`u`.
-    * Small weights and results have an absolute error: below ``FLUSHED`` times the smallest normal
-      number of the accumulation they may be flushed to 0, and in float16 they are subnormal.
-
-    The sum of these errors is the error :math:`w_{ij}` of a weight. The error of the output is at
-    most :math:`\sum_j w_{ij} |v_j|`, even if the terms of the output cancel. Bounds for gradients
-    are sums of absolute values too. Let g be the gradient of the output. The error of
-    :math:`\partial s_{ij} = \alpha_{ij} (g_i v_j - \sum_j \alpha_{ij} g_i v_j)` multiplies
-    :math:`|k_j|` in the gradient of the query and :math:`|q_i|` in the gradient of the key. The
-    gradient of a sink is :math:`-\sum_i \sigma_i \sum_j \alpha_{ij} g_i v_j`.
-
-    Args:
-        case (Case): The case.
-        keep (Tensor, optional): Dropout mask, as in :func:`define`.
-    """
+    """Return the largest error of each result of :func:`define` that rounding can cause."""
+    # Let u_a be the epsilon of the accumulation (at least float32), u that of the tensors. A logit,
+    # a sum of C products, is off by at most d_ij = u_a (C + 4) (sum_c |q_ic k_jc| |scale gate_ij| +
+    # |bias_ij|), a weight relatively by d_ij + sum_j alpha_ij d_ij. A softcap multiplies the error
+    # of a product by its slope 1 - tanh^2(x / c), adds ROUNDINGS of the capped product, and its
+    # slope, off by ROUNDINGS of 1 and its change within the error of the product, multiplies
+    # gradients. A sink is one more term of the mean error, with weight sigma_i and the error of a
+    # bias.
     dtype, accumulation = case.dtype, torch.promote_types(case.dtype, torch.float32)
     unit, unit_sum = torch.finfo(dtype).eps, torch.finfo(accumulation).eps
     row, column, group = case.graph.query, case.graph.key.long(), case.heads // case.kv_heads
@@ -113,6 +85,9 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
     sink_error = _finite(sink).abs() * rounding
     terms = max([case.channels, case.value_channels, group,
                  *case.graph.in_degree().tolist(), *case.graph.out_degree().tolist()])
+    # Sums of n terms add n u_a, exponentials and divisions a few ROUNDINGS. Weights may be rounded
+    # before they are multiplied, and the result is rounded: HALF_ROUNDINGS u. Below FLUSHED times
+    # the smallest normal number, small weights may be flushed to 0; in float16 they are subnormal.
     mean_logit_error = sum_of_rows(alpha * logit_error) + sigma * sink_error
     relative = HALF_ROUNDINGS * unit + (terms + ROUNDINGS) * unit_sum + mean_logit_error
     underflow = max(FLUSHED * torch.finfo(accumulation).smallest_normal,
@@ -127,6 +102,9 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
                      + alpha * (product + mean[row]) * capped.slope_error)
     along_query, along_key = ((product_error * gate).unsqueeze(-1) * x for x in (key, query))
     sigma_error = sigma * (relative + sink_error + len(sigma) * unit_sum) + underflow
+    # Sums of absolute values, even if terms cancel. With g, the gradient of the output, the error
+    # of alpha_ij (g_i v_j - sum_j alpha_ij g_i v_j) multiplies |k_j| for the query and |q_i| for
+    # the key. The gradient of a sink is -sum_i sigma_i sum_j alpha_ij g_i v_j.
     bounds = {'out': sum_of_rows(dropped.unsqueeze(-1) * value),
               'query': sum_of_rows(along_query), 'key': sum_of_columns(along_key),
               'value': sum_of_columns(dropped.unsqueeze(-1) * out_grad),
@@ -137,25 +115,15 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
 
 
 class Capped(NamedTuple):
-    """Dot products after a softcap, with bounds on errors. ``slope`` is the derivative of the
-    softcap at each product, 1 without a softcap. ``error`` and ``slope_error`` bound the errors of
-    ``product`` and of ``slope``."""
+    """Dot products after a softcap, with bounds on errors."""
 
     product: Tensor
     error: Tensor
-    slope: Tensor | float
+    slope: Tensor | float  # derivative of the softcap
     slope_error: Tensor | float
 
 
 def _capped(product: Tensor, error: Tensor, unit: float, softcap: float | None) -> Capped:
-    """Apply a softcap to dot products, and bound the errors of the result.
-
-    Args:
-        product (Tensor): Scaled and gated dot products, float64 ``[num_edges, heads]``.
-        error (Tensor): Bound on the errors of ``product``.
-        unit (float): Machine epsilon of the accumulation.
-        softcap (float, optional): The softcap; None for none.
-    """
     if softcap is None:
         return Capped(product, error, 1., 0.)
     capped = softcap * (product / softcap).tanh()
@@ -166,14 +134,7 @@ def _capped(product: Tensor, error: Tensor, unit: float, softcap: float | None) 
 
 
 def share_of_sink(logit: Tensor, sink: Tensor, row: Tensor, num_queries: int) -> Tensor:
-    """Return the share of the attention of each query that sinks take, ``[num_queries, heads]``.
-
-    Args:
-        logit (Tensor): Logits of the edges, ``[num_edges, heads]``.
-        sink (Tensor): Logit of the sink of each head, ``[heads]``.
-        row (Tensor): Query of each edge, int64 ``[num_edges]``.
-        num_queries (int): Number of queries.
-    """
+    """Return the share of the attention of each query that sinks take, ``[num_queries, heads]``."""
     highest = highest_logit(logit, row, num_queries).maximum(sink)
     highest = highest.masked_fill(highest == -torch.inf, 0.)
     of_sink = (sink - highest).exp()

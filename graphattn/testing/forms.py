@@ -12,18 +12,10 @@ from graphattn.graphs.graph import BipartiteGraph
 
 
 class Form(NamedTuple):
-    """A form in which attention functions take edges and values on edges, such as an ``edge_index``
-    or a mask.
+    """A form in which attention functions take edges and values on edges."""
 
-    Args:
-        edges (Callable): Function of ``(graph, repeats)`` that returns the edges in this form. With
-            ``repeats``, some edges are repeated, and the order changes.
-        positions (Callable): Function of a graph that returns the shape of a tensor with one value
-            for each edge, and the index of each edge in this tensor.
-        code (Callable): Function of ``(graph, repeats)`` that returns Python code for the edges.
-        can_repeat (bool): Whether the form can contain an edge twice.
-    """
-
+    # functions of a graph, and of whether edges are repeated and shuffled; positions: the shape of
+    # a tensor with a value for each edge, and the index of each edge in it
     edges: Callable[[BipartiteGraph, bool], Any]
     positions: Callable[[BipartiteGraph], tuple[tuple[int, ...], tuple[Tensor, ...]]]
     code: Callable[[BipartiteGraph, bool], str]
@@ -45,20 +37,19 @@ def on_slots(graph: BipartiteGraph) -> tuple[tuple[int, ...], tuple[Tensor, ...]
 
 
 def indices(graph: BipartiteGraph, repeats: bool) -> Tensor:
-    """Return a table of the keys of each query, int64 ``[num_queries, K]``, padded by -1. With
-    ``repeats``, the first key of each query occurs once more, and the order within rows is
-    reversed."""
+    """Return the keys of each query, int64 ``[num_queries, K]``, padded by -1."""
     shape, at = on_slots(graph)
     table = torch.full(shape, -1).index_put(at, graph.key.long())
     if not repeats or table.size(1) == 0:
         return table
+    # repeats the first key of each query, in reverse order
     return torch.cat([table, torch.full_like(table[:, :1], -1), table[:, :1]], dim=1).flip(1)
 
 
 def edge_index(graph: BipartiteGraph, repeats: bool) -> Tensor:
-    """Return the edges of ``graph``, int64 ``[2, num_edges]`` with keys in row 0. With ``repeats``,
-    every third edge occurs twice, and the order is reversed."""
+    """Return the edges, int64 ``[2, num_edges]`` with keys in row 0."""
     edges = graph.edge_index.as_tensor()
+    # repeats every third edge, in reverse order
     return torch.cat([edges, edges[:, ::3]], dim=1).flip(1) if repeats else edges
 
 
@@ -71,7 +62,6 @@ def graph_code(graph: BipartiteGraph, repeats: bool) -> str:
 
 
 def tensor_code(x: Tensor) -> str:
-    """Return Python code that creates the tensor ``x``."""
     kind = str(x.dtype)
     if x.numel() == 0:
         return f'torch.empty({tuple(x.shape)}, dtype={kind})'

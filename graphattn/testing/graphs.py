@@ -9,8 +9,7 @@ from graphattn.graphs.graph import BipartiteGraph
 
 def random_graph(num_queries: int, num_keys: int, density: float = 0.4,
                  seed: int = 0) -> BipartiteGraph:
-    """Return a graph in which each pair is an edge with probability ``density``, and each query has
-    at least one key."""
+    """Return a graph in which each query has at least one key."""
     generator = torch.Generator().manual_seed(seed)
     mask = torch.rand(num_queries, num_keys, generator=generator) < density
     mask[torch.arange(num_queries), torch.arange(num_queries) % num_keys] = True
@@ -22,9 +21,7 @@ def no_edges(num_queries: int, num_keys: int) -> BipartiteGraph:
 
 
 def idle_nodes(num_queries: int = 10, num_keys: int = 10) -> BipartiteGraph:
-    """Return a random graph with idle nodes. The first query, the last query and two neighbouring
-    queries in the middle attend to nothing. Nothing attends to the first key, the last key and two
-    neighbouring keys in the middle."""
+    """Return a random graph without edges at both ends and two nodes in the middle."""
     mask = random_graph(num_queries, num_keys, 0.5).to_mask()
     mask[[0, 4, 5, -1]] = False
     mask[:, [0, 6, 7, -1]] = False
@@ -32,8 +29,7 @@ def idle_nodes(num_queries: int = 10, num_keys: int = 10) -> BipartiteGraph:
 
 
 def hub(size: int = 20) -> BipartiteGraph:
-    """Return a graph in which all queries attend to key 0, query 0 attends to all keys, and each
-    other token attends to itself."""
+    """Return a graph in which key 0 and query 0 meet all, and each other token itself."""
     mask = torch.eye(size, dtype=torch.bool)
     mask[0] = mask[:, 0] = True
     return BipartiteGraph.from_mask(mask)
@@ -45,18 +41,16 @@ def ragged(*sizes: tuple[int, int]) -> BipartiteGraph:
 
 
 def across_tiles(size: int = 150) -> BipartiteGraph:
-    """Return a graph whose queries attend to the first 1, 2, ..., ``size`` keys, in random order of
-    the queries. If a kernel reads keys in tiles of 8 to 128, some rows end with a tile, and others
-    inside a tile."""
+    """Return a graph whose queries attend to the first 1, 2, ..., ``size`` keys, shuffled."""
     lengths = torch.arange(1, size + 1)
+    # of tiles of 8 to 128 keys, some rows end with a tile, and others inside
     mask = torch.arange(size) < lengths[torch.randperm(
         size, generator=torch.Generator().manual_seed(0))].unsqueeze(1)
     return BipartiteGraph.from_mask(mask)
 
 
 def at_the_ends(num_queries: int, num_keys: int) -> BipartiteGraph:
-    """Return a graph in which every query attends to the first key, the last key, and the keys 1,
-    65,535 and 65,536 as far as they exist. These test the limit of 16-bit indices."""
+    """Return a graph with edges to the first and last keys, and around the limit of 16 bits."""
     key = torch.tensor([0, 1, 65_535, 65_536, num_keys - 1])
     key = key[key < num_keys].unique()
     query = torch.arange(num_queries)

@@ -97,12 +97,6 @@ class Report:
         """Return whether no case has failed."""
         return not self.findings
 
-    def check(self) -> Report:
-        """Return this report, or raise :class:`WrongAttention` if a test case has failed."""
-        if not self.is_right:
-            raise WrongAttention(self)
-        return self
-
     def checks(self) -> dict[str, list[Outcome]]:
         """Return the outcomes of each check, a dict of lists by the name of the check."""
         grouped: dict[str, list[Outcome]] = {}

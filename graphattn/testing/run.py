@@ -34,19 +34,16 @@ class Trial(NamedTuple):
 
 
 class Examiner(NamedTuple):
-    """Function under test and a time limit in seconds for each of its test cases."""
-
     kernel: Kernel
-    time_limit: float
+    time_limit: float  # in seconds, for each case
 
     def examine(self, trial: Trial) -> Outcome:
-        """Run one trial and return its outcome. The finding of a failure has no code yet."""
+        """Run one trial and return its outcome; the finding of a failure has no code yet."""
         return self.outcome(trial, self.fault(trial))
 
     def fault(self, trial: Trial) -> Mismatch | float | None:
-        """Run one test case and return what is wrong. This is a Mismatch if a result is wrong, the
-        largest error divided by its tolerance if all are right, or None if the function does not
-        support the case."""
+        """Return the Mismatch of a case, its largest error if all is right, or None if
+        unsupported."""
         if not self._applies(trial):
             return None
         try:
@@ -58,8 +55,7 @@ class Examiner(NamedTuple):
             return Mismatch('hangs', f'the call took more than {self.time_limit:g} s')
 
     def shrunk(self, trial: Trial, outcome: Outcome) -> Outcome:
-        """Return ``outcome``, the failure of the test case ``trial``, with Python code of the
-        smallest case that fails in the same way."""
+        """Return a failure with the code of the smallest case that fails in the same way."""
         first = self.fault(trial)
         if not isinstance(first, Mismatch) or first.kind == 'hangs':
             return outcome
@@ -98,8 +94,8 @@ class Examiner(NamedTuple):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TimeLimit if this context takes more than ``seconds``. In threads other than the main
-    thread, and without SIGALRM, there is no limit."""
+    """Raise TimeLimit if this context takes more than ``seconds``."""
+    # no limit in other threads, and without SIGALRM
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, 'SIGALRM'):
         yield
         return
@@ -117,19 +113,13 @@ def _raise_time_limit(*_: object) -> None:
 
 
 def run_here(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
-    """Yield the outcome of each trial, a test case and what it must satisfy, computed in this
-    process. The first failure of each check comes with the smallest case that fails."""
+    """Yield the outcome of each trial, computed in this process."""
     return (outcome for outcome, is_final in _steps(examiner, trials, []) if is_final)
 
 
 def _steps(examiner: Examiner, trials: list[Trial],
            before: list[Outcome]) -> Iterator[tuple[Outcome, bool]]:
-    """Run all trials, each of which is a test case and what it must satisfy. Yield pairs of an
-    outcome and a bool that says whether the outcome is final.
-
-    The first failure of a check is yielded twice: at once, and then as final with the smallest case
-    that fails. ``before`` has the outcomes of earlier trials.
-    """
+    # The first failure of a check is yielded twice: at once, and as final with its smallest case.
     outcomes = list(before)
     for trial in trials:
         outcome = (Outcome(*trial.names, Status.NOT_RUN) if _num_hangs(outcomes) >= MAX_HANGS
@@ -147,9 +137,8 @@ def _num_hangs(outcomes: list[Outcome]) -> int:
 
 
 def run_apart(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
-    """Yield the outcome of each trial, computed in a forked process. If a trial ends the process,
-    or hangs where no signal reaches it, this is its outcome, and a new process runs the next
-    trials."""
+    """Yield the outcome of each trial, computed in a forked process."""
+    # If a trial ends the process, or hangs where no signal reaches it, a new one runs the next.
     outcomes: list[Outcome] = []
     while len(outcomes) < len(trials):
         unfinished = None
@@ -165,8 +154,7 @@ def run_apart(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:
 
 def _child(examiner: Examiner, trials: list[Trial],
            before: list[Outcome]) -> Iterator[tuple[Outcome, bool] | str]:
-    """Yield the pairs of :func:`_steps`, computed in a forked process. If the process does not
-    finish, yield a str as the last item: ``'hangs'``, or ``'ended with exit code ...'``."""
+    # the steps, and a str as the last item if the process does not finish
     context = multiprocessing.get_context('fork')
     results, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(examiner, trials, before, sender), daemon=True)
@@ -198,14 +186,6 @@ def _work(examiner: Examiner, trials: list[Trial], before: list[Outcome],
 
 
 def _ended(examiner: Examiner, trial: Trial, word: str) -> Outcome:
-    """Return the outcome of a trial whose process did not finish. If the process ended, the outcome
-    has the smallest case that ends the process too.
-
-    Args:
-        examiner (Examiner): The examiner.
-        trial (Trial): The trial.
-        word (str): The last item of :func:`_child`.
-    """
     if word == 'hangs':
         message = f'the call took more than {examiner.time_limit:g} s, and no signal ended it'
         return examiner.outcome(trial, Mismatch('hangs', message))

@@ -10,8 +10,7 @@ MAX_VALUES = 4_000  # of all tensors; larger cases are not printed
 
 
 def script(kernel: Kernel, case: Case, mismatch: Mismatch) -> str:
-    """Return Python code that reproduces the failure of a test case, with the wrong and the right
-    result as comments. Return an empty str if the tensors are too large to print."""
+    """Return Python code that reproduces a failure, or '' if tensors are too large to print."""
     leaves = kernel.arguments(case)
     if sum(x.numel() for x in leaves.values()) > MAX_VALUES:
         return ''
@@ -57,6 +56,5 @@ def _imports(function: object, body: str) -> list[str]:
 
 
 def name_of(function: object) -> str:
-    """Return the name of ``function`` for code that calls it, or ``'attention'`` if it has none."""
     name = getattr(function, '__name__', '')
     return name if name.isidentifier() else 'attention'

@@ -15,8 +15,7 @@ from graphattn.testing.case import TERMS, Case
 
 
 def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
-    """Return a smaller test case for which ``fails`` is still true. The search ends after
-    ``seconds``, or when no part of the case can be left out any more."""
+    """Return a smaller case for which ``fails`` is still true, found within ``seconds``."""
     end = time.monotonic() + seconds
 
     def in_time(_: Case) -> bool:
@@ -28,8 +27,8 @@ def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
 
 
 def parts(case: Case) -> Iterator[Case]:
-    """Yield smaller test cases that lack a part of ``case``, such as a query, an edge or a bias.
-    Cases that lack larger parts come first."""
+    """Yield smaller cases that lack a part, such as a query, an edge or a bias, large parts
+    first."""
     if not case.is_fixed:
         if case.graph.num_segments != 1:
             yield replace(case, graph=_one_segment(case.graph))
@@ -56,8 +55,8 @@ def parts(case: Case) -> Iterator[Case]:
 
 
 def without_a_run(size: int) -> Iterator[Tensor]:
-    """Yield the indices 0 to ``size - 1``, int64, each time without another run of consecutive
-    indices. The first runs contain half of the indices, the next ones a quarter, and so on."""
+    """Yield ``0:size`` without runs of consecutive indices, first of half of them, then of
+    fewer."""
     everything = torch.arange(size)
     length = -(-size // 2)
     while length > 0 and size > 1:
@@ -104,8 +103,6 @@ def _keep_heads(case: Case, kept: Tensor) -> Case:
 
 
 def _plainer(case: Case) -> Iterator[Case]:
-    """Yield test cases in which one tensor has simpler values: only 0, only 1, whole numbers, or
-    numbers with one decimal."""
     for name, x in case.tensors.items():
         if case.dropout_p > 0 and name == 'value':
             continue

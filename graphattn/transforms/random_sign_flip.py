@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform
 
 from graphattn.graphs.pyg_data import ptr_of
@@ -47,7 +47,9 @@ class RandomSignFlip(BaseTransform):
             raise ValueError(f"'data' must have the attribute '{self.attr_name}' (got {data}); "
                              f"apply LaplacianPE first, which adds this attribute")
         encoding = data[self.attr_name]
-        ptr = ptr_of(data, encoding.device)
+        # A single graph needs no number of nodes.
+        ptr = ptr_of(data, encoding.device) if isinstance(data, Batch) else torch.tensor(
+            [0, len(encoding)], device=encoding.device)
         sign = 1 - 2 * torch.randint(2, (len(ptr) - 1, encoding.size(1)), device=encoding.device)
         put(data, self.attr_name, encoding * sign.repeat_interleave(ptr.diff(), dim=0), ptr)
         return data

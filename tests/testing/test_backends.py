@@ -27,7 +27,7 @@ def declared(name: str) -> Supports:
 @pytest.mark.parametrize('name', ON_CPUS)
 def test_a_backend_is_right_and_refuses_what_it_does_not_declare(name):
     attention, supports = partial(edge_attention, backend=skip_if_missing(name)), declared(name)
-    report = check_attention(attention, supports=supports).check()
+    report = check_attention(attention, supports=supports)
     lacking = {(check.name, case.name) for check in CHECKS for case in check.cases(
         Setting(supports, None)) if supports.lacks(case)}
     refused = {(each.check, each.case) for each in report.outcomes if each.status == 'refused'}
@@ -48,10 +48,10 @@ def test_weights_that_are_returned_give_the_output():
         return out
 
     check_attention(attention, supports=declared('numba'), checks=[
-        'graphs', 'bias', 'gate', 'sink', 'grouped queries', 'double precision']).check()
+        'graphs', 'bias', 'gate', 'sink', 'grouped queries', 'double precision'])
 
 
 @pytest.mark.slow
 def test_a_traced_backend_is_right():
     supports = Supports.everything()
-    check_attention(edge_attention, supports=supports, checks=['torch.compile']).check()
+    check_attention(edge_attention, supports=supports, checks=['torch.compile'])

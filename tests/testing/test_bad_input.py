@@ -69,7 +69,7 @@ def quick(monkeypatch):
     (raises, 'raised', 'RuntimeError: no luck$'),
 ], ids=lambda each: getattr(each, '__name__', ''))
 def test_what_is_no_attention_is_named(function, kind, words):
-    report = check_attention(function, form='indices', checks=['threads'])
+    report = check_attention(function, form='indices', checks=['threads'], on_fail='report')
     finding, = report.findings
     assert finding.kind == kind and re.search(words, finding.message)
 
@@ -81,7 +81,7 @@ def test_a_loop_without_end_is_named_and_the_suite_goes_on():
             time.sleep(0.01)
         return attention(query, key, value, indices, scale=scale)
 
-    report = check_attention(loops, form='indices', checks=CHECKS, time_limit=1)
+    report = check_attention(loops, form='indices', checks=CHECKS, time_limit=1, on_fail='report')
     finding, = report.findings
     assert finding.kind == 'hangs' and finding.message == 'the call took more than 1 s'
     assert [outcome.status for outcome in report.outcomes] == ['passed', 'failed', *['passed'] * 5]
@@ -91,7 +91,8 @@ def test_a_function_that_always_hangs_is_left_after_three_cases():
     def hangs(query, key, value, indices):
         time.sleep(100)
 
-    report = check_attention(hangs, form='indices', checks=['graphs'], time_limit=0.05)
+    report = check_attention(hangs, form='indices', checks=['graphs'], time_limit=0.05,
+                             on_fail='report')
     assert report.counts()['failed'] == run.MAX_HANGS
     assert report.counts()['not run'] == len(report.outcomes) - run.MAX_HANGS
 
@@ -104,7 +105,7 @@ def dies(query, key, value, indices, scale=None):
 
 @pytest.mark.slow
 def test_a_function_that_ends_its_process_is_named_if_it_runs_apart():
-    report = check_attention(dies, form='indices', checks=CHECKS, isolated=True)
+    report = check_attention(dies, form='indices', checks=CHECKS, isolated=True, on_fail='report')
     finding, = report.findings
     assert finding.kind == 'ends' and 'ended with exit code 7' in finding.message
     assert [outcome.status for outcome in report.outcomes] == ['passed', 'failed', *['passed'] * 5]
@@ -120,7 +121,8 @@ def test_a_loop_that_no_signal_ends_is_ended_if_it_runs_apart():
                 pass
         return attention(query, key, value, indices, scale=scale)
 
-    report = check_attention(loops, form='indices', checks=CHECKS, time_limit=1, isolated=True)
+    report = check_attention(loops, form='indices', checks=CHECKS, time_limit=1, isolated=True,
+                             on_fail='report')
     finding, = report.findings
     assert finding.kind == 'hangs' and 'no signal ended it' in finding.message
     assert report.counts()['passed'] == 6
@@ -129,6 +131,7 @@ def test_a_loop_that_no_signal_ends_is_ended_if_it_runs_apart():
 @pytest.mark.parametrize('options, words', [
     (dict(form='edges'), "'form' must be one of 'graph', 'mask', .*got 'edges'"),
     (dict(layout='nch'), "'layout' must be one of 'nhc', .*got 'nch'"),
+    (dict(on_fail='warn'), "'on_fail' must be one of 'raise', 'report' .*got 'warn'"),
     (dict(checks=['all']), "'checks' must be one of 'graphs', .*got 'all'"),
     (dict(supports=Supports(limits={'nan': ''})), "'limits' must be one of 'graphs', .*got 'nan'"),
 ])
@@ -139,5 +142,7 @@ def test_unknown_options_are_refused(options, words):
 
 def test_an_error_says_all_that_was_found():
     with pytest.raises(WrongAttention, match='no luck') as caught:
-        check_attention(raises, form='indices', checks=['threads']).check()
+        check_attention(raises, form='indices', checks=['threads'])
+    report = check_attention(raises, form='indices', checks=['threads'], on_fail='report')
+    assert str(caught.value.report) == str(report) and not report.is_right
     assert caught.value.findings == caught.value.report.findings

@@ -21,7 +21,7 @@ def quick(monkeypatch):
 
 @pytest.mark.slow
 def test_a_right_function_has_no_fault():
-    report = check_attention(attention, form='indices', supports=SUPPORTS).check()
+    report = check_attention(attention, form='indices', supports=SUPPORTS)
     assert report.counts().keys() == {'passed', 'refused', 'not supported'}
     assert not any(each.status == 'not supported' for each in report.outcomes
                    if each.check != 'torch.compile')
@@ -33,7 +33,8 @@ def test_a_fault_is_found(fault, monkeypatch):
     if 'dropout' in FAULTS[fault]:  # whose cases become plainer in a way of their own
         monkeypatch.setattr(run, 'SHRINKING', 0.1)
     faulty = partial(attention, fault=fault)
-    report = check_attention(faulty, form='indices', supports=SUPPORTS, checks=[FAULTS[fault]])
+    report = check_attention(faulty, form='indices', supports=SUPPORTS, checks=[FAULTS[fault]],
+                             on_fail='report')
     finding, = report.findings
     assert finding.check == FAULTS[fault] and finding.kind in ('values', 'writes', 'varies',
                                                                'dtype')

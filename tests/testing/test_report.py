@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from graphattn import BipartiteGraph
-from graphattn.testing import Supports, check_attention
+from graphattn.testing import Supports, WrongAttention, check_attention
 from graphattn.testing.case import TERMS, draw
 from graphattn.testing.definition import define, tolerance
 from graphattn.testing.forms import FORMS
@@ -37,7 +37,8 @@ ROOT = Path(__file__).parents[2]
 def test_the_smallest_case_is_a_script_that_repeats_the_failure(fault, check, capsys):
     faulty = partial(attention, fault=fault)
     supports = Supports.everything(second_derivatives=False, compiles=False)
-    report = check_attention(faulty, form='indices', supports=supports, checks=[check])
+    report = check_attention(faulty, form='indices', supports=supports, checks=[check],
+                             on_fail='report')
     code = report.findings[0].code
     namespace = {'attention': faulty}
     exec(code, namespace)
@@ -67,9 +68,10 @@ def test_a_declared_limit_is_no_failure():
     faulty = partial(attention, fault='divides 0 by 0')
     options = dict(form='indices', checks=['nothing to attend to'])
     full = Supports.everything(compiles=False)
-    assert not check_attention(faulty, supports=full, **options).is_right
+    with pytest.raises(WrongAttention):
+        check_attention(faulty, supports=full, **options)
     report = check_attention(faulty, supports=Supports.everything(
-        compiles=False, limits={'nothing to attend to': 'NaN'}), **options).check()
+        compiles=False, limits={'nothing to attend to': 'NaN'}), **options)
     assert report.limits[0].check == 'nothing to attend to' and report.counts()['limit'] > 0
 
 
@@ -86,7 +88,8 @@ def test_what_cannot_be_passed_is_not_supported():
 
 def test_a_wrong_result_that_is_not_declared_should_have_been_refused():
     faulty = partial(attention, fault='computes float64 in float32')
-    finding, = check_attention(faulty, form='indices', checks=['double precision']).findings
+    finding, = check_attention(faulty, form='indices', checks=['double precision'],
+                               on_fail='report').findings
     assert finding.undeclared == ('dtypes',) and 'Neither right nor refused' in str(finding)
 
 
@@ -102,7 +105,7 @@ def test_a_kernel_of_narrow_declarations_is_asked_for_the_rest_and_may_refuse_it
     supports = Supports(gradients=False, dtypes=dtypes, scale=True,
                         channels=(16, 64), rectangular=True, grouped_queries=True,
                         exact_logits=True, empty_rows=True)
-    report = check_attention(narrow, form='indices', supports=supports).check()
+    report = check_attention(narrow, form='indices', supports=supports)
     refused = {each.check for each in report.outcomes if each.status == 'refused'}
     assert refused == {'double precision', 'widths of heads', 'large exact logits',
                        'half precision', 'nothing to attend to'}
@@ -134,7 +137,7 @@ def test_forms_and_layouts_name_the_same_edges(form, layout):
 
     supports = Supports.everything(compiles=False)
     checks = ['gate', 'bias'] + (['repeated edges'] if form == 'edge_index' else [])
-    check_attention(plain, form=form, layout=layout, supports=supports, checks=checks).check()
+    check_attention(plain, form=form, layout=layout, supports=supports, checks=checks)
 
 
 def graph_of(form, edges, num_queries, num_keys):

@@ -1,8 +1,7 @@
 """Attention along rows of few edges, in loops for CPUs that compute many rows together.
 
-For each row and head, :mod:`graphattn.ops.attention.cpu` copies keys, clears sums and fills whole
-SIMD vectors of logits. For a molecule, this takes longer than the computation along its edges.
-Here, the edges of consecutive rows share SIMD vectors, and no key is copied.
+For a molecule, copying keys, clearing sums and filling whole SIMD vectors of logits for each row
+takes longer than the computation. Here, consecutive rows share vectors, and no key is copied.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit_inline
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.rows import add_row, clear_row, dot_of_rows, whole_vectors
-from graphattn.ops.cpu.schedule import GRAIN, max_row_length, next_item, worthwhile_parts
+from graphattn.ops.cpu.schedule import GRAIN, Edges, max_row_length, next_item, worthwhile_parts
 from graphattn.ops.cpu.simd import (
     LANES,
     exp,
@@ -39,27 +37,14 @@ from graphattn.ops.cpu.softmax import (
 
 
 def has_few_edges(edges: Edges) -> bool:
-    """Return whether a graph has at most 16 edges per row on average, and at most 16,384 edges in
-    all. Such a graph is computed faster without copies of its keys, because the keys stay in the
-    cache."""
+    """Return whether a graph is faster without copies of its keys, which stay in the cache."""
     num_rows, num_edges = len(edges.indptr) - 1, int(edges.indptr[-1])
     return num_edges <= min(_EDGES_OF_A_ROW * num_rows, _MAX_EDGES)
 
 
 def items_of_heads(num_kv_heads: int, edges: Edges, shape: tuple[int, int]) -> np.ndarray:
-    """Divide the heads of keys into work items. One thread computes an item, so the gradients of a
-    key are summed in the order of edges.
-
-    Args:
-        num_kv_heads (int): Number of heads of keys.
-        edges (Edges): The edges, sorted by query.
-        shape (tuple): Two ints: the number of heads of queries, and the number of multiplications
-            for each edge and head.
-
-    Returns:
-        int64 array ``[num_items, 2]``: the first head of keys of each item, and the head after the
-        last.
-    """
+    """Divide the heads of keys into work items ``[num_items, 2]``, the first head and the end."""
+    # One thread computes an item, so the gradients of a key are summed in the order of edges.
     num_items = min(worthwhile_parts(edges, shape, GRAIN), num_kv_heads)
     ends = [num_kv_heads * item // num_items for item in range(num_items + 1)]
     return np.array(list(pairwise(ends)), np.int64)
@@ -74,17 +59,8 @@ _EDGES_OF_A_ROW, _MAX_EDGES = 16, 1 << 14
 @in_threads
 def attend_to_few(items, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
                   edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the output of each query to ``out``,
-    and its maximum logit m and 1 over its sum of ``exp(logit - m)`` to ``max_inv_sum``.
-
-    Args:
-        items (ndarray): The result of :func:`items_of_heads`.
-        progress (ndarray): Counters for :func:`~graphattn.ops.cpu.schedule.next_item`.
-        query, key, value, out, max_inv_sum (ndarray): ``[nodes * heads, channels]`` each.
-        queries_per_key (int): Number of heads of queries that share a head of keys.
-        terms (Terms): The terms of the logits.
-        edges (Edges): The edges, sorted by query.
-    """
+    """Loop: write the output, the maximum logit m and 1 over the sum of ``exp(logit - m)``."""
+    # items: of items_of_heads; query to out, max_inv_sum: [nodes * heads, channels]
     indptr, heads = edges.indptr, terms.num_heads
     space = max(max_row_length(indptr), _TILE + LANES)
     weight = np.empty(space, query.dtype)
@@ -127,9 +103,8 @@ def attend_to_few(items, progress, query, key, value, queries_per_key, terms, ou
 def attend_to_few_backward(
         items, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
         grad_query, grad_key, grad_value, grad_bias, grad_gate, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the gradients of queries, keys,
-    values, bias and gate. ``grad_bias`` and ``grad_gate`` are ``[num_edges, heads]``, or empty if
-    they are not needed. The other arguments are those of :func:`attend_to_few`."""
+    """Loop: write the gradients of queries, keys, values, bias and gate."""
+    # grad_bias, grad_gate: [num_edges, heads], or empty if not needed
     indptr, heads = edges.indptr, terms.num_heads
     space = max(max_row_length(indptr), _TILE + LANES)
     dot, weight, grad = (np.empty(space, query.dtype), np.empty(space, query.dtype),
@@ -185,8 +160,7 @@ _TILE = 64  # edges processed together; a longer row is processed alone
 
 @jit_inline
 def _end_of_tile(indptr, begin):
-    """Return the row after the last of a group of rows that are processed together, from row
-    ``begin`` on. They have at most 64 edges, or are a single longer row."""
+    # at most 64 edges, or a single longer row
     end = begin + 1
     while end < len(indptr) - 1 and indptr[end + 1] - indptr[begin] <= _TILE:
         end += 1
@@ -195,9 +169,6 @@ def _end_of_tile(indptr, begin):
 
 @jit_inline
 def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key):
-    """Write where the query and the key of each edge of the rows ``begin:end`` are in arrays
-    ``[nodes * heads, channels]``: their row numbers, to ``own_row`` and ``key_row``. The last edge
-    is repeated up to a multiple of four, because :func:`_dots` computes four edges at a time."""
     indptr, first = edges.indptr, edges.indptr[begin]
     num_kv_heads, key_head = heads // queries_per_key, head // queries_per_key
     for i in range(begin, end):
@@ -205,14 +176,13 @@ def _put_rows(own_row, key_row, edges, begin, end, head, heads, queries_per_key)
             own_row[e - first] = i * heads + head
             key_row[e - first] = np.int64(edges.column[e]) * num_kv_heads + key_head
     n = indptr[end] - first
+    # _dots computes four edges at a time
     for e in range(n, (n + 3) // 4 * 4):
         own_row[e], key_row[e] = own_row[n - 1], key_row[n - 1]
 
 
 @jit_inline
 def _dots(dot, x, x_row, y, y_row, n):
-    """Write ``<x[x_row[e]], y[y_row[e]]>`` to ``dot[e]`` for each of ``n`` edges, and for more
-    edges up to a multiple of four."""
     width = x.shape[1]
     whole = width // LANES * LANES
     some = first_lanes(width - whole)
@@ -239,8 +209,6 @@ def _dots(dot, x, x_row, y, y_row, n):
 
 @jit_inline
 def _put_sum(out, row, weight, y, y_row, first, last, factor):
-    """Write ``factor * sum_e weight[e] * y[y_row[e]]`` to ``out[row]``, summed over the edges
-    ``first:last``."""
     width = out.shape[1]
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole, LANES):

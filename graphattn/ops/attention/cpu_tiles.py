@@ -1,9 +1,8 @@
 """Attention along edges from ranges of consecutive keys, in loops for CPUs over tiles of
 consecutive queries.
 
-Only the products with keys, values and their gradients are computed in tiles. Terms of logits, the
-softmax and dropout are computed row by row, as for any other graph. If a row has several ranges,
-each range belongs to another tile.
+Only products are computed in tiles; logits, softmax and dropout row by row. Each range of a row
+belongs to another tile.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from graphattn.ops.cpu.chunks import (
     odd_lines,
     put,
 )
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.rows import (
@@ -27,7 +25,7 @@ from graphattn.ops.cpu.rows import (
     dot_of_rows,
     multiply_row,
 )
-from graphattn.ops.cpu.schedule import max_rows, next_item
+from graphattn.ops.cpu.schedule import Edges, max_rows, next_item
 from graphattn.ops.cpu.simd import LANES, exp
 from graphattn.ops.cpu.softmax import (
     differentiate,
@@ -63,20 +61,8 @@ _FIXED = 8192  # multiplications that take as long as the overhead of a row of a
 
 def split_by_tiles(items: np.ndarray, edges: Edges, shape: tuple[int, int], most: float
                    ) -> tuple[np.ndarray, np.ndarray]:
-    """Split work items by the loops that compute their segment: loops over rows, or loops over
-    tiles of rows and keys.
-
-    Args:
-        items (ndarray): Work items as returned by :func:`graphattn.ops.cpu.schedule.cut`.
-        edges (Edges): The edges, sorted by query.
-        shape (tuple): Two ints: the number of heads, and the number of multiplications for each
-            edge and head.
-        most (float): A segment is computed in tiles if they have at most this number of pairs for
-            each of its edges.
-
-    Returns:
-        Two arrays: the items for loops over rows, and the items for loops over tiles.
-    """
+    """Split work items into those for loops over rows, and those for loops over tiles."""
+    # most: pairs of tiles for each edge of a segment
     are_tiled = in_tiles(edges, most, _FIXED // max(shape[1], 1))
     if not are_tiled.any():
         return items, items[:0]
@@ -90,18 +76,8 @@ def split_by_tiles(items: np.ndarray, edges: Edges, shape: tuple[int, int], most
 @in_threads
 def attend_in_tiles(items, progress, query, key, value, queries_per_key, terms, out, max_inv_sum,
                     edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the output of each query to ``out``,
-    and its maximum logit m and 1 over its sum of ``exp(logit - m)`` to ``max_inv_sum``. Keys are
-    processed in chunks that are copied into the cache.
-
-    Args:
-        items, progress: Work items and counters, as :func:`~graphattn.ops.cpu.schedule.run` passes
-            them.
-        query, key, value, out, max_inv_sum (ndarray): ``[nodes * heads, channels]`` each.
-        queries_per_key (int): Number of heads of queries that share a head of keys.
-        terms (Terms): The terms of the logits.
-        edges (Edges): The edges, sorted by query.
-    """
+    """Loop: write the output, the maximum logit m and 1 over the sum of ``exp(logit - m)``."""
+    # query to value, out, max_inv_sum: [nodes * heads, channels]
     indptr, key_ptr, heads = edges.indptr, edges.column_ptr, terms.num_heads
     num_rows, num_kv_heads = max_rows(items), heads // queries_per_key
     position = np.empty(num_rows, np.int64)
@@ -136,17 +112,8 @@ def attend_in_tiles(items, progress, query, key, value, queries_per_key, terms, 
 @jit
 def _attend(begin, end, low, up, head, query, panels, rows, terms, position, row_max, row_sum,
             query_tile, weight, total, out, edges):
-    """Add what the keys ``low:up`` contribute to the outputs of the queries ``begin:end`` in one
-    head.
-
-    Args:
-        query, out (ndarray): ``[nodes * heads, channels]``.
-        panels (ndarray): The keys, as :func:`gather_panels` writes them.
-        rows (ndarray): The values, ``[up - low, channels]``.
-        position, row_max, row_sum (ndarray): For each query its next edge, its maximum logit so
-            far, and its sum of exponentials so far. All are updated.
-        query_tile, weight, total (ndarray): Workspaces from :func:`new_tile`.
-    """
+    # Adds what the keys low:up contribute. panels are of gather_panels, rows are the values [up -
+    # low, channels]. position, row_max and row_sum, of each query so far, are updated.
     heads, weight = terms.num_heads, borrow(weight)
     starts, ends = np.empty(ROWS, np.int64), np.empty(ROWS, np.int64)
     for first in range(begin, end, ROWS):
@@ -171,13 +138,8 @@ def _attend(begin, end, low, up, head, query, panels, rows, terms, position, row
 
 @jit_inline
 def _weigh(weight, n, position, row_max, row_sum, at, terms, head, out, row):
-    """Replace the dot products ``weight[:n]`` of a query with its next ``n`` keys by ``exp(logit -
-    m)``, in place, and apply dropout. Here, m is the maximum logit of the query up to these keys.
-
-    The next edge of the query, its maximum logit and its sum of exponentials are ``position[at]``,
-    ``row_max[at]`` and ``row_sum[at]``. All are updated. If the maximum rises, ``out[row]``, the
-    output so far, is rescaled.
-    """
+    # The dot products of a query with its next n keys become exp(logit - m), where m is the maximum
+    # up to these keys, after dropout; if m rises, out[row] is rescaled.
     if n > 0:
         first = position[at]
         position[at] += n
@@ -197,14 +159,9 @@ def attend_in_tiles_backward(
         items, progress, query, key, value, grad_out, out, max_inv_sum, queries_per_key, terms,
         grad_query, grad_bias, grad_gate, grad_key, grad_value, shared_grad_key, shared_grad_value,
         edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the gradients of queries, keys,
-    values, bias and gate, given the inputs and results of :func:`attend_in_tiles`.
-
-    Args:
-        grad_bias, grad_gate (ndarray): ``[num_edges, heads]``, or empty if they are not needed.
-        grad_key, grad_value, shared_grad_key, shared_grad_value (ndarray): The targets of
-            :class:`KeyGrads`.
-    """
+    """Loop: write the gradients of queries, keys, values, bias and gate."""
+    # grad_bias, grad_gate: [num_edges, heads], or empty; the last four before edges: targets of
+    # KeyGrads
     indptr, key_ptr, heads = edges.indptr, edges.column_ptr, terms.num_heads
     num_rows, num_kv_heads = max_rows(items), heads // queries_per_key
     position, deltas = np.empty(num_rows, np.int64), np.empty(num_rows, query.dtype)
@@ -251,21 +208,9 @@ def _attend_backward(
         begin, end, low, up, head, query, grad_out, max_inv_sum, panels, value_panels, rows,
         to_grad, terms, position, deltas, query_tile, grad_tile, dot, grad, weight, kept, total,
         grad_query, grad_bias, grad_gate, edges):
-    """Add what the edges between the queries ``begin:end`` and the keys ``low:up`` contribute to
-    the gradients of these queries, keys and values in one head.
-
-    Args:
-        query, grad_out, grad_query, max_inv_sum (ndarray): ``[nodes * heads, channels]``.
-        panels, value_panels (ndarray): Keys and values, as :func:`gather_panels` writes them.
-        rows (ndarray): The keys ``[up - low, ...]``, and side by side with them the gradients of
-            keys from column ``to_grad`` on, and of values from ``2 * to_grad`` on.
-        position (ndarray): The next edge of each query, which is updated.
-        deltas (ndarray): For each query, the sum over its edges of weight times gradient of the
-            weight.
-        query_tile, grad_tile, dot, grad, weight, total (ndarray): Workspaces from :func:`new_tile`.
-        kept (ndarray): Workspace for factors of dropout, filled with ones.
-        grad_bias, grad_gate (ndarray): ``[num_edges, heads]``, or empty if they are not needed.
-    """
+    # rows: keys [up - low, ...], with gradients of keys from column to_grad on, of values from 2 *
+    # to_grad on. position is updated. deltas: the sum of weight times its gradient of each query.
+    # kept: filled with ones.
     heads, dot, grad, weight = terms.num_heads, borrow(dot), borrow(grad), borrow(weight)
     starts, ends = np.empty(ROWS, np.int64), np.empty(ROWS, np.int64)
     for first in range(begin, end, ROWS):

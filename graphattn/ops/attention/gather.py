@@ -1,8 +1,7 @@
-"""Attention in plain torch, on any device: keys are gathered to edges, and the weighted values of
-edges are summed at queries.
+"""Attention in plain torch, on any device: keys are gathered to edges, weighted values are summed.
 
-This backend supports all derivatives of torch. It saves about three tensors of size edges x heads x
-channels for the backward pass; :mod:`csr` saves none of them.
+It supports all derivatives, and saves about three tensors of edges x heads x channels for the
+backward pass.
 """
 
 from torch import Tensor

@@ -1,8 +1,7 @@
 """Dense attention under a soft mask. Every pair of tokens of a sequence has a weight.
 
 Sequences of the same length are computed together, without padding. The weights are one flat
-tensor: for each length, the shortest first, the elements of a tensor ``[sequences, heads, length,
-length]``.
+tensor: for each length, the shortest first, ``[sequences, heads, length, length]``.
 """
 
 from __future__ import annotations
@@ -52,11 +51,7 @@ def weighted_sum(weight: Tensor, value: Tensor, pairs: MaskedPairs) -> Tensor:
 
 
 def _segments(pairs: MaskedPairs, *tensors: Tensor) -> Iterator[tuple]:
-    """Yield the tokens of all sequences of one length, for each length in turn.
-
-    Each tuple has the length, and then for each tensor ``[tokens, heads, channels]`` its tokens in
-    sequences of this length, ``[sequences, heads, length, channels]``.
-    """
+    """Yield each length, and of each tensor its ``[sequences, heads, length, channels]``."""
     sizes = [length * count for length, count in pairs.counts]
     parts = zip(*(pairs.sort(x).split(sizes) for x in tensors))
     for (length, count), own in zip(pairs.counts, parts):
@@ -68,8 +63,6 @@ def _tokens(segments: Tensor) -> Tensor:
 
 
 def _bias(pairs: MaskedPairs, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the bias of each pair minus the maximum over the keys of its query, ``[heads, length,
-    length]``, and this maximum, ``[heads, length, 1]``."""
     bias = pairs.mask.bias(length)
     bias = bias.to(torch.promote_types(bias.dtype, dtype))
     # Subtracting the maximum changes no weight, and avoids the rounding errors of large logits.
@@ -78,8 +71,7 @@ def _bias(pairs: MaskedPairs, length: int, dtype: torch.dtype) -> tuple[Tensor, 
 
 
 def _nothing(query: Tensor, key: Tensor, pairs: MaskedPairs) -> Tensor:
-    """Return a zero that depends on the queries, the keys and the mask. Add it to an output, so
-    that all of them get gradients even if there are no pairs."""
+    # for outputs, so that all inputs get gradients even if there are no pairs
     return sum(x[:0].sum() for x in (query, key, pairs.mask.values))
 
 

@@ -1,8 +1,7 @@
 """Attention by its definition: the weights of edges, and then weighted sums of values.
 
-Each operation is defined in the file ``reference`` of its folder, on tensors of all pairs of a
-segment, [queries, keys, heads, channels]. So this backend is for small graphs. Tests compare all
-other backends with it.
+Each file ``reference`` defines an operation on tensors of all pairs of a segment, [queries, keys,
+heads, channels], so for small graphs. Tests compare all other backends with it.
 """
 
 from graphattn.ops.backend import Backend, has_values

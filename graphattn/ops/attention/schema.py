@@ -107,8 +107,7 @@ attend = differentiate(edge_attention, _differentiate_attention, _save_attention
 
 
 def dropout_seed(dropout_p: float, device: torch.device) -> Tensor | None:
-    """Return a random seed for dropout, int64 ``[1]`` from the generator of the device, or None
-    without dropout."""
+    """Return a random seed for dropout, int64 ``[1]``, or None without dropout."""
     if dropout_p == 0:
         return None
     return torch.randint(-2**63, 2**63 - 1, (1,), device=device)

@@ -1,15 +1,8 @@
-"""Dense attention by torch's ``scaled_dot_product_attention``, for graphs in which nearly all pairs
-are edges.
+"""Dense attention by torch's ``scaled_dot_product_attention``, for nearly complete graphs.
 
-Complete graphs need no mask. For other graphs, masks are built chunk by chunk, so that at most
-``PAIRS_PER_CHUNK`` pairs are in memory. Masked pairs are multiplied too. So a non-finite key or
-value reaches every query of its segment, and a non-finite query reaches the gradients of every key.
-Gates, softcaps, sinks and returned weights are not supported.
-
-torch's fused backward pass recomputes weights from logits minus their log-sum-exp, with the
-rounding error of the logits. In float32 and at logits of ``MAX_LOGIT``, this error is 5e-4 of a
-weight. If logits may be larger, a slower kernel of torch stores the weights instead. This holds
-only on CPUs, because reading logits would synchronise a GPU.
+Masks are built chunk by chunk, ``PAIRS_PER_CHUNK`` pairs at most. Masked pairs are multiplied too,
+so a non-finite key or value reaches every query of its segment, and a non-finite query the
+gradients of every key.
 """
 
 from __future__ import annotations
@@ -72,8 +65,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
 
 
 def takes_one_call(query: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> bool:
-    """Return whether torch attends inside all segments of a complete graph in one call, whatever
-    their lengths."""
+    """Return whether one call of torch computes all segments of a complete graph."""
     return (TAKES_RAGGED and query.device.type == 'cuda' and query.itemsize == 2
             and terms.dropout_p == 0 and query.shape[1:] == value.shape[1:]
             and query.size(2) <= _MAX_RAGGED_CHANNELS and query.size(2) % 8 == 0
@@ -82,9 +74,7 @@ def takes_one_call(query: Tensor, value: Tensor, graph: BipartiteGraph, terms: L
 
 def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int, terms: LogitTerms,
                    mask: Tensor | None = None) -> Tensor:
-    """Return attention of every query to every key of its sequence, except masked pairs,
-    ``[num_queries, heads, channels]``. All ``num_segments`` sequences have the same number of
-    queries and of keys. ``mask`` is a result of :func:`_masks`."""
+    # all segments have as many queries and as many keys; mask: of _masks
     segments = [x.reshape(num_segments, x.size(0) // num_segments, *x.shape[1:]).transpose(1, 2)
                 for x in (query, key, value)]  # Tensor.unflatten takes four times as long
     attended = attend_to_segments(*segments, mask, scale=terms.scale, dropout_p=terms.dropout_p)
@@ -95,9 +85,10 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int,
 
 def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *,
                        scale: float, dropout_p: float) -> Tensor:
-    """Return attention inside sequences (segments) by torch's ``scaled_dot_product_attention``. All
-    tensors are ``[segments, heads, tokens, channels]``. If logits on a CPU are so large that
-    rounding errors would matter, torch's kernel that stores the weights is used."""
+    """Return torch's attention inside segments ``[segments, heads, tokens, channels]``."""
+    # torch's fused backward pass recomputes weights from logits minus their log-sum-exp, with the
+    # rounding error of the logits: 5e-4 of a weight in float32 at MAX_LOGIT. If logits may be
+    # larger, a slower kernel stores the weights.
     may_round = torch.is_grad_enabled() or query.dtype.itemsize < 4
     keeps_weights = may_round and _may_be_large(query, key, scale)
     with sdpa_kernel(SDPBackend.MATH) if keeps_weights else nullcontext():
@@ -107,8 +98,7 @@ def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
 
 
 def _refuse_second_derivative(attention: Node) -> None:
-    """Make second derivatives raise an error that names the backend, if a fused kernel of torch
-    computed ``attention``. These kernels have no second derivatives."""
+    # fused kernels of torch have no second derivatives
     if attention.name().startswith('ScaledDotProduct'):
         attention.register_hook(_without_derivative)
 
@@ -120,9 +110,6 @@ def _without_derivative(grads: tuple[Tensor | None, ...], _) -> tuple[Tensor | N
 
 
 class _Last(torch.autograd.Function):
-    """Autograd function that returns a gradient unchanged, and raises an error if this gradient is
-    differentiated again."""
-
     @staticmethod
     def forward(ctx, grad: Tensor) -> Tensor:
         return grad.view_as(grad)
@@ -133,8 +120,6 @@ class _Last(torch.autograd.Function):
 
 
 def _may_be_large(query: Tensor, key: Tensor, scale: float) -> bool:
-    """Return whether a logit may exceed ``MAX_LOGIT``, given the largest entries of queries and
-    keys. Return False without reading them if the tensors are traced or not on a CPU."""
     if query.numel() == 0 or key.numel() == 0 or is_traced(query, key):
         return False
     if query.device.type != 'cpu':  # reading values would synchronise the device on each call
@@ -148,8 +133,7 @@ def _max_abs(x: Tensor) -> float:
 
 
 class _Chunk(NamedTuple):
-    """Range of queries that one call of torch computes: all queries of consecutive sequences of the
-    same length, or some of the queries of one long sequence."""
+    """Range of queries that one call of torch computes: of equal segments, or of one long one."""
 
     run: int  # number of the group of segments, which has one tensor of keys
     num_segments: int
@@ -158,17 +142,8 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[int]]:
-    """Split the queries of a graph into chunks. One call of torch computes a chunk.
-
-    Args:
-        graph (BipartiteGraph): The graph.
-        is_full (bool): Whether each query attends to all keys of its segment. Then no masks are
-            needed, and a large segment is not split.
-
-    Returns:
-        The chunks, and the number of keys of each run. A run is a group of adjacent segments of
-        equal size that form one chunk, or one large segment that is split into several chunks.
-    """
+    # is_full: all keys are attended to, so no masks are needed and no large segment is split. A run
+    # is a group of equal adjacent segments, or one large one that is split into chunks.
     shapes = graph.segments.shapes
     chunks, columns_of_run, segment, row, column = [], [], 0, 0, 0
     while segment < graph.num_segments:
@@ -191,17 +166,13 @@ def _chunks(graph: BipartiteGraph, is_full: bool) -> tuple[list[_Chunk], list[in
 
 def _masks(graph: BipartiteGraph, chunks: list[_Chunk],
            edge_bias: Tensor | None) -> Iterator[Tensor | None]:
-    """Yield the mask of each range of queries, or None for a range without keys.
-
-    A mask is bool ``[sequences, 1, queries, keys]``, True for edges. With a bias, it is floating
-    ``[sequences, heads or 1, queries, keys]``: for an edge its bias minus the maximum of its query,
-    and for other (query, key) pairs ``-inf``.
-    """
+    """Yield bool masks ``[sequences, 1, queries, keys]``, or a bias minus its maximum and -inf."""
     bounds = [0, *(chunk.rows.stop for chunk in chunks)]
     num_edges = host_copy(graph.csr[0])[bounds].diff().tolist()
     biases = repeat(None) if edge_bias is None else edge_bias.split(num_edges)
     for chunk, query, key, bias in zip(chunks, graph.query.split(num_edges),
                                        graph.key.split(num_edges), biases):
+        # no mask for a chunk without keys
         yield None if len(chunk.columns) == 0 else _mask(
             query - chunk.rows.start, key - chunk.columns.start, bias, chunk.num_segments,
             (len(chunk.rows) // chunk.num_segments, len(chunk.columns) // chunk.num_segments))

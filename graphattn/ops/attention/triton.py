@@ -1,15 +1,7 @@
-"""Attention in Triton, in one pass over the edges of each query, with an online softmax and without
-stored weights.
+"""Attention in Triton, in one pass over the edges of each query, without stored weights.
 
-The backward pass has two parts. The pass over queries computes the gradients of queries, bias and
-gate, and the pass over keys computes the gradients of keys and values. One program computes each
-sum, so there are no atomic additions, and results are deterministic. Both passes recompute weights
-from the row maximum and the inverse sum of each query and head. If edges have features, only the
-pass over queries recomputes weights. It stores them, because otherwise the pass over keys would
-have to gather the features too.
-
-In kernels, i is a query, j is a key, and ``delta`` is the sum over the edges of a query of weight
-times gradient of the weight.
+One program computes each sum, without atomic additions, so results are deterministic. In kernels, i
+is a query, j a key, and ``delta`` the sum over a query's edges of weight times its gradient.
 """
 
 from __future__ import annotations
@@ -63,19 +55,10 @@ def edge_attention_cuda(
 def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
            tiles: attention_tiles.Tiles | None = None,
            features: FeatureSums = NO_FEATURES) -> tuple[Tensor, Tensor]:
-    """Return the output of attention ``[num_queries, heads, value_channels]``; and for each query
-    its maximum logit m, and 1 over its sum of ``exp(logit - m)``, ``[num_queries, heads, 2]``.
-
-    Args:
-        query (Tensor): ``[num_queries, heads, channels]``.
-        key (Tensor): ``[num_keys, num_kv_heads, channels]``.
-        value (Tensor): ``[num_keys, num_kv_heads, value_channels]``.
-        rows (Rows): The edges grouped by query.
-        terms (Terms): The terms of the logits.
-        tiles (Tiles, optional): The rows that kernels over tiles compute; no rows if omitted.
-        features (FeatureSums): Features of edges, whose weighted sums are written to
-            ``features.sums``. Kernels over tiles do not support features.
-    """
+    """Return ``[num_queries, heads, value_channels]``, and softmax sums ``[num_queries, heads,
+    2]``."""
+    # The sums are the maximum logit m, and 1 over the sum of exp(logit - m). Kernels over tiles do
+    # not support features, whose weighted sums are written to features.sums.
     nodes = [x.contiguous() for x in (query, key, value)]
     (num_queries, heads, channels), dtype = query.shape, accumulation_dtype(query)
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
@@ -153,18 +136,9 @@ def edge_attention_backward_cuda(
 
 def grads_of_nodes(nodes: list[Tensor], rows: Rows, perm: Tensor, terms: Terms,
                    softmax: Tensor | None, features: FeatureGrads) -> tuple[Tensor, Tensor]:
-    """Return the gradients of keys and values.
-
-    Args:
-        nodes (list of Tensor): Query, key, value, and the gradient of the output.
-        rows (Rows): The edges grouped by key.
-        perm (Tensor): The place of each of these edges in the order by query.
-        terms (Terms): The terms of the logits.
-        softmax (Tensor, optional): For each query its maximum logit m, 1 over its sum of
-            ``exp(logit - m)``, and its sum of weight times gradient of the weight, in the first
-            three columns of ``[num_queries, heads, 4]``; None if edges have features.
-        features (FeatureGrads): The results of :func:`grads_of_queries` if edges have features.
-    """
+    """Return the gradients of keys and values."""
+    # rows: by key; perm: the place of their edges in the order by query; softmax: the 3 numbers
+    # that grads_of_queries writes, [num_queries, heads, 4], or None if edges have features
     query, key, value, grad_out = nodes
     (num_queries, heads, channels), (*_, num_kv_heads, value_channels) = query.shape, value.shape
     are_short, dtype = short_rows.are_faster(rows, key, value), accumulation_dtype(query)
@@ -209,15 +183,10 @@ def attend_rows(
         VALUE_CHANNELS: tl.constexpr, FEATURES: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
         FEATURE_WIDTH: tl.constexpr):
-    """Kernel: write the output, the maximum logit m, and 1 over the sum of ``exp(logit - m)`` of
-    some queries in one head. For a part of a long row, write sums over the part to ``parts``
-    instead.
-
-    The arguments up to ``part`` are :meth:`Rows.pointers`, those from ``bias`` to ``SOFTCAP`` are
-    :class:`Terms`, and those from ``feature_query`` to ``feature_parts`` are :class:`FeatureSums`.
-    ``SHARING`` heads of queries share a head of keys. The other constants are the result of
-    :func:`~graphattn.ops.attention.triton_features.sizes`.
-    """
+    """Kernel: write the output and the softmax sums of some queries in one head."""
+    # up to part: Rows.pointers; bias to SOFTCAP: Terms; feature_query to feature_parts:
+    # FeatureSums. For a part of a long row, sums over it go to ``parts``. SHARING heads share a
+    # head of keys.
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
@@ -282,17 +251,10 @@ def grads_of_queries(
         VALUE_CHANNELS: tl.constexpr, FEATURES: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
         FEATURE_WIDTH: tl.constexpr):
-    """Kernel: compute the gradients of some queries, and of the bias and gate of their edges.
-
-    Also write three numbers of each query to ``softmax``, which the kernel for the gradients of
-    keys and values reads. With logits l and weights w, these are the maximum of l, 1 over the sum
-    of exp(l - maximum), and the sum of w times the gradient of w. If edges have features, write the
-    gradients of the dot products and the weights of edges instead.
-
-    The arguments up to ``part`` are :meth:`Rows.pointers`, those from ``bias`` to ``SOFTCAP`` are
-    :class:`Terms`, and those from ``feature_query`` to ``weight_of_edges`` are
-    :class:`FeatureGrads`. The constants are those of :func:`attend_rows`.
-    """
+    """Kernel: compute the gradients of some queries, and of the bias and gate of their edges."""
+    # Arguments as in attend_rows; feature_query to weight_of_edges: FeatureGrads. With features,
+    # weights are stored for the keys, which would else have to gather the features too; without,
+    # softmax gets the maximum logit, the inverse sum and delta.
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
@@ -375,13 +337,9 @@ def grads_of_keys(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Kernel: write the gradients of some keys and values in one head. For a part of a long row,
-    write sums over the part to ``parts`` and ``value_parts`` instead.
-
-    The arguments up to ``part`` are :meth:`Rows.pointers`, and those from ``bias`` to ``SOFTCAP``
-    are :class:`Terms`. ``perm`` has the place of each edge in the order by query, and ``softmax``
-    is written by :func:`grads_of_queries`.
-    """
+    """Kernel: write the gradients of some keys and values in one head."""
+    # Arguments as in attend_rows; perm: the place of each edge in the order by query; softmax: of
+    # grads_of_queries. For a part of a long row, sums over it go to parts and value_parts.
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     key_head = tl.program_id(1)

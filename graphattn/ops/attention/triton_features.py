@@ -17,8 +17,7 @@ from graphattn.ops.weights.triton_weighted_sum import sum_rows
 
 
 class FeatureSums(NamedTuple):
-    """Features of edges as kernels of the forward pass receive them, with tensors for the results:
-    the weighted sums of the features. All fields are None if edges have no features."""
+    """Features of edges, and tensors for their weighted sums; None without features."""
 
     query: Tensor | None = None  # feature_query of the operator, [num_queries, heads, size]
     attr: Tensor | None = None  # the features, [num_edges, size]
@@ -39,9 +38,7 @@ NO_FEATURES = FeatureSums()
 
 
 class FeatureGrads(NamedTuple):
-    """Features of edges as kernels of the backward pass receive them, with the weighted sums of the
-    features, the gradients of these sums, and tensors for the results of the kernel over queries.
-    All fields are None if edges have no features."""
+    """Features of edges for kernels of the backward pass, and tensors for results; None without."""
 
     query: Tensor | None = None  # query, attr and sums as in FeatureSums
     attr: Tensor | None = None
@@ -69,16 +66,7 @@ class FeatureGrads(NamedTuple):
 
 def sizes(dtype: torch.dtype, rows: Rows, channels: int, value_channels: int,
           attr: Tensor | None) -> dict[str, int]:
-    """Return the constants of kernels over queries by name: the numbers of channels and features,
-    and how many rows, edges and channels a program loads together.
-
-    Args:
-        dtype (torch.dtype): Dtype of the queries.
-        rows (Rows): The edges grouped by query.
-        channels (int): Number of channels of queries and keys.
-        value_channels (int): Number of channels of values.
-        attr (Tensor, optional): Features of edges, ``[num_edges, size]``.
-    """
+    """Return the constants of kernels over queries by name."""
     num_features = 0 if attr is None else attr.size(1)
     tile = Tile.of(dtype, rows.num_rows, rows.num_edges, max(channels, num_features),
                    value_channels)
@@ -89,17 +77,8 @@ def sizes(dtype: torch.dtype, rows: Rows, channels: int, value_channels: int,
 
 def grads_of_keys(features: FeatureGrads, query: Tensor, grad_out: Tensor, rows: Rows,
                   perm: Tensor, num_kv_heads: int) -> tuple[Tensor, Tensor]:
-    """Return the gradients of keys and values: for each key, the sums over its edges of ``query``
-    times ``features.grad_dot``, and of ``grad_out`` times ``features.weight``.
-
-    Args:
-        features (FeatureGrads): Features of edges, with the results of the kernel over queries.
-        query (Tensor): ``[num_queries, heads, channels]``.
-        grad_out (Tensor): Gradient of the output, ``[num_queries, heads, value_channels]``.
-        rows (Rows): The edges grouped by key.
-        perm (Tensor): The place of each of these edges in the order by query.
-        num_kv_heads (int): Number of heads of keys and values.
-    """
+    """Return the gradients of keys and values, from the results of the kernel over queries."""
+    # rows: by key; perm: the place of their edges in the order by query
     heads, dtype = query.size(1), query.dtype
     sharing = heads // num_kv_heads
     summed = dtype if sharing == 1 else features.sums.dtype
@@ -111,8 +90,8 @@ def grads_of_keys(features: FeatureGrads, query: Tensor, grad_out: Tensor, rows:
 
 
 def grad_of_attr(features: FeatureGrads, rows: Rows) -> Tensor:
-    """Return the gradients of the features of edges, ``[num_edges, size]``. ``features`` must have
-    the results of the kernel over queries, and ``rows`` the edges grouped by query."""
+    """Return the gradients of the features of edges, ``[num_edges, size]``."""
+    # from the results of the kernel over queries; rows: by query
     (_, heads, size), dtype = features.query.shape, features.attr.dtype
     grad_attr = torch.empty_like(features.attr)
     tile = Tile.of(dtype, rows.num_rows, rows.num_edges, size)
@@ -129,10 +108,7 @@ def grads_of_features(
         feature_query, grad_features, grad_dot, weight, grad_attr, num_edges,
         HEADS: tl.constexpr, FEATURES: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr, FEATURE_WIDTH: tl.constexpr):
-    """Kernel: write the gradients of the features of the edges of some queries, summed over all
-    heads, to ``grad_attr``, ``[num_edges, FEATURES]``. The arguments up to ``part`` are
-    :meth:`Rows.pointers`, and those from ``feature_query`` to ``weight`` are fields of
-    :class:`FeatureGrads`."""
+    """Kernel: write the gradients of features of the edges of some queries, over all heads."""
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     feature = tl.arange(0, FEATURE_WIDTH)

@@ -1,9 +1,8 @@
 """Attention along rows of few edges in Triton. A program computes one row in several heads, edge by
 edge.
 
-The other kernels over rows gather many edges of one head at once, so a row with few edges takes
-them as many instructions as a longer row. Here, a program reads the vectors of all heads of a node
-together, because they are adjacent in memory. It also reads the edges only once for all heads.
+It reads the vectors of all heads of a node together, because they are adjacent in memory, and the
+edges only once. Kernels that gather many edges of one head waste most of them here.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ _VALUES = 1024  # that a program reads at once: channels of all its heads of a n
 
 
 def are_faster(rows: Rows, key: Tensor, value: Tensor) -> bool:
-    """Return whether the kernels of this file, which compute a row in several heads at once, take
-    less time than the kernels that compute many edges of one head at once."""
     width = width_of(max(key.size(2), value.size(2)))
     num_bytes = min(triton.next_power_of_2(key.size(1)) * width, _VALUES) * key.element_size()
     return num_bytes <= MAX_BYTES and rows.num_edges < FASTER_BELOW * rows.num_rows
@@ -44,19 +41,9 @@ def are_faster(rows: Rows, key: Tensor, value: Tensor) -> bool:
 
 def attend(rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor, max_inv_sum: Tensor,
            parts: Tensor, features: FeatureSums) -> None:
-    """Write the outputs of queries to ``out``, and their maximum logits and inverse sums of
-    exponentials to ``max_inv_sum``. For long rows that are cut into parts, write the sums over each
-    part to ``parts`` instead.
-
-    Args:
-        rows (Rows): The edges grouped by query.
-        nodes (list of Tensor): Query, key and value.
-        terms (Terms): The terms of the logits.
-        out (Tensor): ``[num_queries, heads, value_channels]``.
-        max_inv_sum (Tensor): ``[num_queries, heads, 2]``.
-        parts (Tensor): ``[heads, parts, value_channels + 2]``, from :meth:`Tasks.parts`.
-        features (FeatureSums): Features of edges, and tensors for their weighted sums.
-    """
+    """Write outputs, maximum logits and inverse sums of queries; of parts of long rows, to
+    ``parts``."""
+    # nodes: query, key, value; parts: [heads, parts, value_channels + 2]
     _launch(attend_short_rows, rows, nodes, *nodes, *terms, out, max_inv_sum, parts, *features,
             parts.size(1), dtype=out.dtype, over_queries=True, **_sizes(features.attr))
 
@@ -64,21 +51,9 @@ def attend(rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor, max_inv_s
 def grads_of_queries(rows: Rows, nodes: list[Tensor], terms: Terms, softmax: tuple[Tensor, ...],
                      grads: tuple[Tensor | None, ...], parts: Tensor,
                      features: FeatureGrads) -> None:
-    """Write the gradients of queries, bias and gate. For long rows that are cut into parts, write
-    the sums over each part to ``parts`` instead of the gradients of the query.
-
-    Args:
-        rows (Rows): The edges grouped by query.
-        nodes (list of Tensor): Query, key, value, and the gradient of the output.
-        terms (Terms): The terms of the logits.
-        softmax (tuple of Tensor): The output; the maximum logits and inverse sums ``[num_queries,
-            heads, 2]``; and a tensor ``[num_queries, heads, 4]`` that is filled for
-            :func:`grads_of_keys`, or None if edges have features.
-        grads (tuple of Tensor): Tensors for the gradients of query, bias and gate; None for
-            gradients that are not needed.
-        parts (Tensor): ``[heads, parts, channels]``, from :meth:`Tasks.parts`.
-        features (FeatureGrads): Features of edges, and tensors for the results.
-    """
+    """Write the gradients of queries, bias and gate."""
+    # nodes: query, key, value, gradient of the output; softmax: the output, max_inv_sum, and
+    # [num_queries, heads, 4] for grads_of_keys, or None with features; grads: None where not needed
     _launch(grads_of_short_queries, rows, nodes, *nodes, *terms, *softmax, *grads, parts, *features,
             parts.size(1), rows.num_edges, dtype=parts.dtype, over_queries=True,
             **_sizes(features.attr))
@@ -87,20 +62,8 @@ def grads_of_queries(rows: Rows, nodes: list[Tensor], terms: Terms, softmax: tup
 def grads_of_keys(rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms, softmax: Tensor,
                   features: FeatureGrads, grads: tuple[Tensor, Tensor],
                   parts: tuple[Tensor, Tensor]) -> None:
-    """Write the gradients of keys and values. For long rows that are cut into parts, write the sums
-    over each part to ``parts`` instead.
-
-    Args:
-        rows (Rows): The edges grouped by key.
-        perm (Tensor): The place of each of these edges in the order by query.
-        nodes (list of Tensor): Query, key, value, and the gradient of the output.
-        terms (Terms): The terms of the logits.
-        softmax (Tensor, optional): The last tensor of ``softmax`` of :func:`grads_of_queries`.
-        features (FeatureGrads): The results of :func:`grads_of_queries` if edges have features.
-        grads (tuple of Tensor): Tensors for the gradients of keys and of values.
-        parts (tuple of Tensor): ``[heads, parts, channels]`` for keys and for values, from
-            :meth:`Tasks.parts`.
-    """
+    """Write the gradients of keys and values."""
+    # perm: the place of the edges of rows, by key, in the order by query
     _launch(grads_of_short_keys, rows, nodes, perm, *nodes, *terms, softmax, features.grad_dot,
             features.weight, *grads, *parts, parts[0].size(1), rows.num_edges,
             dtype=parts[0].dtype, over_queries=False)
@@ -131,13 +94,8 @@ def _sizes(attr: Tensor | None) -> dict[str, int]:
 
 @triton.jit
 def _row_of_program(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part):
-    """Return the query that this Triton program computes, and its edges.
-
-    The results are six scalars: the query; where its edges begin and end; the index of its sums in
-    the workspace, if several programs share a query; whether the program has a query; and whether
-    it computes only a part of its edges. The arguments are :meth:`Rows.pointers` without the
-    columns.
-    """
+    # scalars: the query, its edges, its place in the workspace of parts, whether there is a query,
+    # and whether only a part of its edges is computed
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, 1)
     return (tl.max(row, axis=0), tl.max(begin, axis=0), tl.max(end, axis=0), tl.max(slot, axis=0),
@@ -155,14 +113,9 @@ def attend_short_rows(
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, FEATURES: tl.constexpr,
         FEATURE_WIDTH: tl.constexpr):
-    """Kernel: write the output, the maximum logit m, and 1 over the sum of ``exp(logit - m)`` of a
-    query in ``BLOCK`` heads. For a part of a long row, write sums over the part to ``parts``
-    instead.
-
-    The arguments up to ``part`` are :meth:`Rows.pointers`, those from ``bias`` to ``SOFTCAP`` are
-    :class:`Terms`, and those from ``feature_query`` to ``feature_parts`` are :class:`FeatureSums`.
-    ``SHARING`` heads of queries share a head of keys.
-    """
+    """Kernel: write the output and the softmax sums of a query in ``BLOCK`` heads."""
+    # Arguments as in attend_rows of attention/triton.py. For a part of a long row, sums go to
+    # parts.
     row, begin, end, slot, is_task, is_part = _row_of_program(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -217,7 +170,7 @@ def attend_short_rows(
 
 @triton.jit
 def _features(edge_attr, edge, FEATURES: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr):
-    """Return the features of an edge, ``[1, WIDTH]``. They are 0 from feature ``FEATURES`` on."""
+    # [1, WIDTH], 0 from feature FEATURES on
     feature = tl.arange(0, WIDTH)[None, :]
     attr = tl.load(edge_attr + edge * FEATURES + feature, mask=feature < FEATURES, other=0)
     return attr.to(DTYPE)
@@ -235,17 +188,8 @@ def grads_of_short_queries(
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, FEATURES: tl.constexpr,
         FEATURE_WIDTH: tl.constexpr):
-    """Kernel: compute the gradients of a query in ``BLOCK`` heads, and of the bias and gate of its
-    edges.
-
-    Also write three numbers of the query to ``softmax``, which the kernel for the gradients of keys
-    and values reads. With logits l and weights w, these are the maximum of l, 1 over the sum of
-    exp(l - maximum), and the sum of w times the gradient of w. If edges have features, write the
-    gradients of the dot products and the weights of edges instead.
-
-    The arguments up to ``part`` are :meth:`Rows.pointers`, those from ``bias`` to ``SOFTCAP`` are
-    :class:`Terms`, and those from ``feature_query`` to ``weights`` are :class:`FeatureGrads`.
-    """
+    """Kernel: compute the gradients of a query in ``BLOCK`` heads, and of bias and gate."""
+    # Arguments, softmax and results for features as in grads_of_queries of attention/triton.py.
     row, begin, end, slot, is_task, is_part = _row_of_program(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -330,14 +274,9 @@ def grads_of_short_keys(
         HEADS: tl.constexpr, SHARING: tl.constexpr, CHANNELS: tl.constexpr,
         VALUE_CHANNELS: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr):
-    """Kernel: compute the gradients of a key and its value in ``BLOCK`` heads. For a part of a long
-    row, write sums over the part to ``parts`` and ``value_parts`` instead.
-
-    If ``grad_dots`` and ``weights`` are given, they are used, else they are computed again from
-    ``softmax``. :func:`grads_of_short_queries` writes both. The arguments up to ``part`` are
-    :meth:`Rows.pointers`, and those from ``bias`` to ``SOFTCAP`` are :class:`Terms`. ``perm`` has
-    the place of each edge in the order by query.
-    """
+    """Kernel: compute the gradients of a key and its value in ``BLOCK`` heads."""
+    # Arguments as in grads_of_keys of attention/triton.py; grad_dots and weights, written by
+    # grads_of_short_queries, are used if given, else computed again from softmax.
     row, begin, end, slot, is_task, is_part = _row_of_program(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part)
     key_head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -1,12 +1,8 @@
-"""Attention along locally dense edges in Triton. Tensor cores multiply all pairs of a tile.
+"""Attention along locally dense edges in Triton: tensor cores multiply all pairs of a tile of 64
+rows.
 
-The kernels over rows gather the vectors of each edge. If 64 rows have many edges in few tiles, as
-in windows and dense graphs, kernels over tiles are faster. Each block of 64 rows is computed in one
-of the two ways, by a plan (:mod:`graphattn.ops.triton.tiles`) that is made once for a graph.
-
-Each kernel loops over the tiles of its block: first those under a mask of bits, then full ones.
-Products of matrices include all pairs of a tile, and 0 times a non-finite value is NaN. So if a sum
-is not finite, a third loop computes the block again, edge by edge.
+Each kernel loops over tiles under a mask of bits, then over full ones. 0 times a non-finite value
+is NaN, so if a sum is not finite, a third loop computes the block again, edge by edge.
 """
 
 from __future__ import annotations
@@ -55,16 +51,15 @@ _ONES = tl.constexpr(16)  # the fewest columns that tensor cores multiply
 
 def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, channels: int,
          dtype: torch.dtype, terms: Terms) -> Tiles | None:
-    """Return the tiles of the blocks of 64 rows that kernels over tiles compute, or None if the
-    dtype or the sizes already show that there are none. ``channels`` is the largest number of
-    channels of a query, key or value."""
+    """Return the tiles that kernels over tiles compute, or None if dtype or sizes show that none
+    is."""
+    # channels: the largest number of channels of a query, key or value
     edges = edges_of_a_tile(channels, dtype, terms)
     return None if edges is None else plans.plan(indptr, column, num_columns, heads, edges)
 
 
 def edges_of_a_tile(channels: int, dtype: torch.dtype, terms: Terms) -> int | None:
-    """Return the mean number of edges of a tile from which on kernels over tiles are faster than
-    kernels over rows, or None if they do not support the arguments."""
+    """Return the edges of a tile from which on tiles are faster than rows, None if unsupported."""
     width = width_of(channels)
     if dtype.itemsize > 2 or width not in EDGES_OF_A_TILE:
         return None
@@ -74,8 +69,8 @@ def edges_of_a_tile(channels: int, dtype: torch.dtype, terms: Terms) -> int | No
 
 def attend(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor,
            max_inv_sum: Tensor) -> None:
-    """Write ``out`` ``[num_queries, heads, value_channels]`` and ``max_inv_sum`` ``[num_queries,
-    heads, 2]`` of the queries in ``tiles``. ``nodes`` are query, key and value."""
+    """Write ``out`` and ``max_inv_sum`` of the queries in ``tiles``."""
+    # nodes: query, key and value
     (query, key, value), tasks = nodes, tiles.tasks
     parts = tasks.parts(query.size(1), value.size(2) + 2, out.dtype)
     launch(attend_tiles, (tasks.number, query.size(1)), *tiles.pointers(rows), *nodes,
@@ -86,12 +81,8 @@ def attend(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms, out: Ten
 
 def grads_of_queries(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms,
                      softmax: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> None:
-    """Write the gradients of the queries in ``tiles``, and of the bias and gate of their edges.
-
-    ``nodes`` are query, key, value and the gradient of the output. ``softmax`` are the output,
-    ``max_inv_sum``, and a tensor ``[num_queries, heads, 4]`` that is filled for
-    :func:`grads_of_keys`. ``grads`` are the tensors to write, None for those not needed.
-    """
+    """Write the gradients of the queries in ``tiles``, and of the bias and gate of their edges."""
+    # softmax: the output, max_inv_sum, and [num_queries, heads, 4] that is filled for grads_of_keys
     (query, key, value, _), tasks = nodes, tiles.tasks
     parts = tasks.parts(query.size(1), query.size(2), softmax[-1].dtype)
     launch(grads_of_tiled_queries, (tasks.number, query.size(1)), *tiles.pointers(rows), *nodes,
@@ -102,8 +93,7 @@ def grads_of_queries(tiles: Tiles, rows: Rows, nodes: list[Tensor], terms: Terms
 
 def grads_of_keys(tiles: Tiles, rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms,
                   softmax: Tensor, grads: tuple[Tensor, Tensor]) -> None:
-    """Write the gradients of the keys in ``tiles``, whose rows are keys, and of their values.
-    ``perm`` has the place of each edge in the order by query."""
+    """Write the gradients of the keys in ``tiles``, whose rows are keys, and of their values."""
     (query, key, value, _), tasks = nodes, tiles.tasks
     all_parts = [tasks.parts(key.size(1), grad.size(2), softmax.dtype) for grad in grads]
     launch(grads_of_tiled_keys, (tasks.number, key.size(1)), *tiles.pointers(rows), perm,
@@ -126,7 +116,6 @@ def _constants(query: Tensor, key: Tensor, value: Tensor, terms: Terms,
 
 
 def _resources(terms: Terms, *summed: Tensor) -> dict[str, int]:
-    """Return the warps and registers of a program that computes weighted sums of ``summed``."""
     width, is_plain = sum(width_of(x.size(2)) for x in summed), not _has_logits_of_edges(terms)
     is_light, warps = width <= _FEW_CHANNELS and is_plain, ROWS_OF_A_TILE // 16
     if width > 2 * _FEW_CHANNELS or not (is_plain and (is_light or terms.seed is None)):
@@ -151,13 +140,9 @@ def attend_tiles(
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, NEEDS_EDGES: tl.constexpr,
         STAGES: tl.constexpr):
-    """Kernel: write the output, the maximum logit m, and 1 over the sum of ``exp(logit - m)`` of a
-    block of queries in one head. For a part of a block, write sums over its tiles to ``parts``
-    instead.
-
-    The arguments up to ``max_more`` are :meth:`Tiles.pointers`, those from ``bias`` to ``SOFTCAP``
-    are :class:`Terms`, and the constants are the result of :func:`_constants`.
-    """
+    """Kernel: write the output and the softmax sums of a block of queries in one head."""
+    # up to max_more: Tiles.pointers; bias to SOFTCAP: Terms; constants: of _constants. For a part
+    # of a block, sums over its tiles go to ``parts``.
     first_row, is_row, base, begin, full, end, slot, is_cut = tiles_of_task(
         indptr, num_tiles, num_full, first_tile, more, place_of_more, num_rows, num_places,
         max_more, ROWS)
@@ -226,7 +211,6 @@ def _exp(x):
 
 @triton.jit
 def _add_product(sums, weight, x):
-    """Return ``sums`` plus the matrix product of float32 weights and the vectors ``x``."""
     # float16 is multiplied in TF32, because gradients may be outside of its range.
     if x.dtype == tl.bfloat16:
         sums = tl.dot(weight.to(tl.bfloat16), x, sums)
@@ -246,17 +230,8 @@ def grads_of_tiled_queries(
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, NEEDS_EDGES: tl.constexpr,
         STAGES: tl.constexpr):
-    """Kernel: compute the gradients of a block of queries in one head, and of the bias and gate of
-    their edges. For a part of a block, write sums over its tiles to ``parts`` instead of the
-    gradients of queries.
-
-    Also write three numbers of each query to ``softmax``, which the kernel for the gradients of
-    keys and values reads. With logits l and weights w, these are the maximum of l, 1 over the sum
-    of exp(l - maximum), and the sum of w times the gradient of w.
-
-    The arguments up to ``max_more`` are :meth:`Tiles.pointers`, those from ``bias`` to ``SOFTCAP``
-    are :class:`Terms`, and the constants are the result of :func:`_constants`.
-    """
+    """Kernel: compute the gradients of a block of queries in one head, and of bias and gate."""
+    # Arguments as in attend_tiles; softmax as in grads_of_queries of attention/triton.py.
     first_row, is_row, base, begin, full, end, slot, is_cut = tiles_of_task(
         indptr, num_tiles, num_full, first_tile, more, place_of_more, num_rows, num_places,
         max_more, ROWS)
@@ -334,14 +309,9 @@ def grads_of_tiled_keys(
         VALUE_CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
         WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, NEEDS_EDGES: tl.constexpr,
         STAGES: tl.constexpr):
-    """Kernel: compute the gradients of a block of keys and values in one head. For a part of a
-    block, write sums over its tiles to ``parts`` and ``value_parts`` instead.
-
-    The arguments up to ``max_more`` are :meth:`Tiles.pointers`, those from ``bias`` to ``SOFTCAP``
-    are :class:`Terms`, and the constants are the result of :func:`_constants`. ``perm`` has the
-    place of each edge in the order by query, and ``softmax`` is written by
-    :func:`grads_of_tiled_queries`.
-    """
+    """Kernel: compute the gradients of a block of keys and values in one head."""
+    # Arguments as in attend_tiles; perm: the place of each edge in the order by query; softmax: of
+    # grads_of_tiled_queries.
     first_row, is_row, base, begin, full, end, slot, is_cut = tiles_of_task(
         indptr, num_tiles, num_full, first_tile, more, place_of_more, num_rows, num_places,
         max_more, ROWS)

@@ -8,8 +8,7 @@ import numpy as np
 
 from graphattn._jit import madvise
 from graphattn.ops.cpu.jit import jit, jit_inline
-from graphattn.ops.cpu.rows import copy_row, prefetch_row
-from graphattn.ops.pages import HUGE
+from graphattn.ops.cpu.rows import HUGE, copy_row, prefetch_row
 
 AHEAD = 4  # rows that are prefetched, because the hardware prefetches only consecutive memory
 
@@ -35,31 +34,26 @@ else:
 
 @jit_inline
 def aligned(num_rows, width, like):
-    """Return an uninitialised array ``[num_rows, width]`` in the dtype of ``like``. It is aligned
-    to cache lines, because a vector that lies in two lines takes twice as long."""
+    """Return an uninitialised array ``[num_rows, width]`` that is aligned to cache lines."""
     space = np.empty(num_rows * width + 64, like.dtype)
     ask_for_huge_pages(space)
+    # A vector that lies in two cache lines takes twice as long.
     skip = -space.ctypes.data % 64 // space.itemsize
     return space[skip:skip + num_rows * width].reshape(num_rows, width)
 
 
 @jit_inline
 def odd_lines(channels, like):
-    """Return ``channels`` rounded up, so that a row of the result fills an odd number of cache
-    lines. ``like`` has the dtype of the row.
-
-    This is for rows that are read and written in turn. On CPUs, a load waits for an earlier store
-    if their addresses differ by a multiple of 4,096 bytes. With rows of 512 bytes, this would
-    happen at every eighth row.
-    """
+    """Return ``channels`` rounded up to rows of an odd number of cache lines."""
+    # For rows that are read and written in turn: a load waits for an earlier store whose address
+    # differs by a multiple of 4,096 bytes, with rows of 512 bytes at every eighth row.
     line = 64 // like.itemsize
     return ((channels + line - 1) // line // 2 * 2 + 1) * line
 
 
 @jit
-def gather(rows, shift, x, low, head, heads):
-    """Copy ``x[low:low + len(rows), head]`` into ``rows``, from column ``shift`` on. ``x`` is flat,
-    ``[nodes * heads, channels]``."""
+def gather(rows, shift, x, low, head, heads):  # x: [nodes * heads, channels]
+    """Copy ``x[low:low + len(rows), head]`` into ``rows``, from column ``shift`` on."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
         prefetch_row(x, row + 4 * AHEAD * heads)
@@ -68,8 +62,7 @@ def gather(rows, shift, x, low, head, heads):
 
 @jit
 def put(x, rows, shift, low, head, heads):
-    """Copy the columns of ``rows`` from ``shift`` on into ``x[low:low + len(rows), head]``, the
-    reverse of :func:`gather`. ``x`` is flat, ``[nodes * heads, channels]``."""
+    """Copy ``rows[:, shift:]`` into ``x[low:low + len(rows), head]``."""
     for j in range(len(rows)):
         row = (low + j) * heads + head
         prefetch_row(x, row + 4 * AHEAD * heads)
@@ -78,7 +71,6 @@ def put(x, rows, shift, low, head, heads):
 
 @jit_inline
 def clear(rows, shift):
-    """Set ``rows[:, shift:]`` to 0."""
     for j in range(rows.shape[0]):
         for c in range(shift, rows.shape[1]):
             rows[j, c] = 0
@@ -86,15 +78,12 @@ def clear(rows, shift):
 
 @jit
 def keys_per_chunk(channels, edges, segment):
-    """Return how many keys of a sequence (segment) loops copy into the cache together, as a chunk.
-
-    A chunk of keys with ``channels`` values each fits in the cache. But if rows have few edges, a
-    chunk is larger, so that a row has about 16 edges in it. All work items of a segment use the
-    same chunks, because the order of sums depends on them.
-    """
+    """Return how many keys of a segment loops copy into the cache together, as a chunk."""
     first_row, last_row = edges.row_ptr[segment], edges.row_ptr[segment + 1]
     num_keys = edges.column_ptr[segment + 1] - edges.column_ptr[segment]
     num_edges = edges.indptr[last_row] - edges.indptr[first_row]
+    # The chunk fits in the cache, or is larger so that a row has about 16 edges in it. It is the
+    # same for all work items of a segment, because the order of sums depends on it.
     worth_it = num_keys * _EDGES_PER_VISIT * (last_row - first_row) // max(num_edges, 1)
     return max(1, min(num_keys, max(_CHUNK // max(channels, 1), worth_it)))
 
@@ -105,23 +94,19 @@ _EDGES_PER_VISIT = 16
 
 @jit_inline
 def exceeds_cache(rows):
-    """Return whether ``rows``, a copy of the keys that a loop reads again and again, is larger than
-    the cache. This happens in graphs whose queries have few edges."""
+    # The copied keys are read again and again. Few edges per query make a chunk so large.
     return rows.size > _CHUNK
 
 
 @jit_inline
 def prefetch_keys(rows, low, edge_key, first, last):
-    """Prefetch the keys of the edges ``first:last``, at most 16, from ``rows``, a copy of a range
-    of keys that is larger than the cache and begins at key ``low``."""
+    # at most 16 edges; ``rows`` is a copy of the keys from ``low`` on
     for e in range(first, min(last, first + _EDGES_PER_VISIT)):
         prefetch_row(rows, np.int64(edge_key[e]) - low)
 
 
 @jit
 def max_chunk(items, channels, edges):
-    """Return the largest number of keys that loops copy into the cache together (a chunk), over all
-    work items. ``channels`` is the number of values of a key in the chunk."""
     largest = 0
     for item in range(len(items)):
         largest = max(largest, keys_per_chunk(channels, edges, items[item, 3]))
@@ -130,8 +115,7 @@ def max_chunk(items, channels, edges):
 
 @jit_inline
 def first_from(up, last_key, edge_key, first, last):
-    """Return the first of the edges ``first:last`` of a row whose key is at least ``up``, or
-    ``last`` if there is none. ``last_key`` is the end of the keys of the sequence (segment)."""
+    """Return the first of the edges ``first:last`` whose key is at least ``up``, else ``last``."""
     if up == last_key:
         return last
     while first < last and edge_key[first] < up:

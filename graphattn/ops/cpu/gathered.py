@@ -29,8 +29,8 @@ from graphattn.ops.cpu.simd import (
 
 @jit_inline
 def dots(dot, x, row, y, shift, column, n):
-    """Write the dot product of ``x[row]`` and ``y_e`` to ``dot[e]`` for ``n`` edges. The vector
-    ``y_e`` begins at ``y.flat[column[e] * y.shape[1] + shift]``."""
+    """Write ``<x[row], y_e>`` to ``dot[e]`` for ``n`` edges."""
+    # y_e begins at y.flat[column[e] * y.shape[1] + shift], here and in the functions below
     width, stride, end = x.shape[1], y.shape[1], n // 4 * 4
     whole = width // LANES * LANES
     for c in range(0, whole - LANES, 2 * LANES):
@@ -79,8 +79,7 @@ def dots(dot, x, row, y, shift, column, n):
 
 @jit_inline
 def add_weighted(total, row, weight, y, shift, column, n):
-    """Add ``sum_e weight[e] * y_e`` over ``n`` edges to ``total[row]``. The vector ``y_e`` begins
-    at ``y.flat[column[e] * y.shape[1] + shift]``."""
+    """Add ``sum_e weight[e] * y_e`` over ``n`` edges to ``total[row]``."""
     width, stride, end = total.shape[1], y.shape[1], n // 4 * 4
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):
@@ -139,8 +138,7 @@ def add_weighted(total, row, weight, y, shift, column, n):
 
 @jit_inline
 def add_weighted_and_dots(total, row, weight, dot, x, y, column, n):
-    """Add ``sum_e weight[e] * y[column[e]]`` to ``total[row]``, and ``<x[0], y[column[e]]>`` to
-    ``dot[e]``, for each of ``n`` edges. Each row of ``y`` is read only once."""
+    """Add as :func:`add_weighted` does, and ``<x[0], y[column[e]]>`` to ``dot[e]``."""
     width, end = total.shape[1], n // 4 * 4
     whole, zero = width // LANES * LANES, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):
@@ -192,8 +190,7 @@ def add_weighted_and_dots(total, row, weight, dot, x, y, column, n):
 
 @jit_inline
 def scatter(y, shift, weight, x, row, column, n):
-    """Add ``weight[e] * x[row]`` to the vector that begins at ``y.flat[column[e] * y.shape[1] +
-    shift]``, for each of ``n`` edges."""
+    """Add ``weight[e] * x[row]`` to ``y_e``, for each of ``n`` edges."""
     width, stride = x.shape[1], y.shape[1]
     whole = width // LANES * LANES
     for c in range(0, whole, LANES):
@@ -211,8 +208,8 @@ def scatter(y, shift, weight, x, row, column, n):
 
 @jit_inline
 def add_products(total, x, row, weight, y, shift, to_grad, column, n):
-    """Do the same as :func:`add_weighted`. In the same pass, add ``weight[e] * x[row]`` to the
-    vector that begins ``to_grad`` elements behind its vector ``y_e``, for each of ``n`` edges."""
+    """Add as :func:`add_weighted` does, and ``weight[e] * x[row]`` to ``y_e``'s gradient."""
+    # the gradient begins ``to_grad`` elements behind y_e
     width, stride, end = x.shape[1], y.shape[1], n // 2 * 2
     whole, begin, zero = width // LANES * LANES, row * width, y.dtype.type(0)
     for c in range(0, whole - LANES, 2 * LANES):

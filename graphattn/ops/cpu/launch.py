@@ -1,8 +1,5 @@
-"""Loops that run in several threads at once. Compiled code starts the threads.
-
-If Python starts a thread, the thread waits for the interpreter's lock, which took 0.05 to 0.5 ms
-beside torch's threads. If compiled code starts a thread, this takes about 1 us.
-"""
+"""Loops that run in several threads at once. Compiled code starts the threads, in about 1 us: a
+thread started by Python waits for the interpreter's lock, 0.05 to 0.5 ms beside torch's threads."""
 
 from __future__ import annotations
 
@@ -22,20 +19,13 @@ _START = ir.FunctionType(_VOID, [_REGION.as_pointer(), _POINTER, ir.IntType(32),
 
 
 def in_threads(kernel: Callable) -> Callable:
-    """Return a compiled function ``launch(start, num_threads, *arguments)`` that runs
-    ``kernel(*arguments)`` in each of several threads.
-
-    Args:
-        kernel (Callable): The function that each thread runs. It returns nothing.
-
-    Returns:
-        Callable: ``launch``. Its argument ``start`` is the result of
-        :func:`graphattn._threads.start_of_threads`. It raises a MemoryError if a thread runs out of
-        memory.
-    """
+    """Return a compiled ``launch(start, num_threads, *arguments)`` that runs the kernel in
+    threads."""
     name = f'{kernel.__name__}_in_threads'
     place = dict(co_filename=kernel.__code__.co_filename, co_name=name, co_qualname=name,
                  co_firstlineno=kernel.__code__.co_firstlineno)  # numba's cache depends on it
+    # ``start`` is from graphattn._threads.start_of_threads. A thread without memory ends in
+    # MemoryError.
     launch = FunctionType(_launch.__code__.replace(**place),
                           {**globals(), 'kernel': jit(kernel)}, name)
     launch.__module__ = kernel.__module__
@@ -49,14 +39,11 @@ def _launch(start, num_threads, *arguments):
 
 @intrinsic
 def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
-    """Call ``kernel(*arguments)`` in each of ``num_threads`` threads, and return the number of
-    calls that failed. ``start`` is the result of :func:`graphattn._threads.start_of_threads`."""
     of_kernel = kernel.get_call_type(typingctx, arguments.types, {})
     compiled = kernel.dispatcher.overloads[of_kernel.args]
 
     def region_of(context, module, shared_type):
-        """Return the LLVM function that each thread runs. It gets a pointer to the arguments of the
-        kernel and the count of failures, which it increments if the kernel fails."""
+        # Each thread runs this function of a pointer to the arguments and the count of failures.
         name = module.get_unique_name(f'region.{compiled.fndesc.mangled_name}')
         region = ir.Function(module, _REGION, name)
         region.linkage = 'internal'
@@ -90,18 +77,13 @@ def _run_in_threads(typingctx, kernel, start, num_threads, arguments):
             with one:
                 builder.call(region, [data])
         return builder.load(cgutils.gep_inbounds(builder, shared, 0, 1))
+    # the number of calls that failed
     return types.int64(kernel, types.int64, types.int64, arguments), codegen
 
 
 def without_owners(context, builder, kind, value):
-    """Return an array, or a tuple of arrays, without reference counting, as an LLVM value. Threads
-    that count references to the same array would wait for one another.
-
-    Args:
-        context, builder: The context and the builder of numba's code generation.
-        kind (types.Type): The numba type of ``value``.
-        value (ir.Value): The array or tuple. The caller must hold a reference to it.
-    """
+    """Return an array, or a tuple of arrays, without reference counting, as an LLVM value."""
+    # Threads that count references to one array would wait for one another. The caller holds one.
     if isinstance(kind, types.Array):
         array = context.make_array(kind)(context, builder, value)
         array.meminfo = ir.Constant(array.meminfo.type, None)

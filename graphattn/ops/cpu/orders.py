@@ -1,9 +1,8 @@
 """The edges of a graph in both orders, by query and by key, and workspaces for a slice of the
 heads.
 
-Values are copied into workspaces ``[heads, nodes, channels]``, so that the values of one head stay
-in the cache while its edges are processed. Heads are computed in slices with at most about
-``EDGES_AT_ONCE`` edges together, and all slices use the same workspaces.
+Values are copied into workspaces ``[heads, nodes, channels]``, so that those of one head stay in
+the cache. Heads are computed in slices, which use the same workspaces one after the other.
 """
 
 from __future__ import annotations
@@ -14,21 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.launch import in_threads
-from graphattn.ops.cpu.schedule import next_item, run
-from graphattn.ops.pages import new_rows
+from graphattn.ops.cpu.rows import new_rows
+from graphattn.ops.cpu.schedule import Edges, next_item, run
 from graphattn.ops.registration import accumulation_dtype
 
 EDGES_AT_ONCE = 1 << 20  # summed over the heads of a slice
 
 
 class Orders(NamedTuple):
-    """The edges of a graph in two orders: sorted by query, and sorted by key. The order by key is
-    empty if no gradient is needed."""
+    """The edges of a graph sorted by query, and sorted by key."""
 
     csr: Edges  # by query
-    csc: Edges  # by key
+    csc: Edges  # by key; empty if no gradient is needed
     perm: Tensor  # the place of each edge of csc in csr
 
     @classmethod
@@ -37,59 +34,43 @@ class Orders(NamedTuple):
         return cls(Edges.of_rows(indptr, edge_key), Edges.of_rows(key_indptr, edge_query, perm),
                    perm)
 
-    def to_key_order(self, csr_values: Tensor) -> Tensor:
-        """Return ``csr_values`` ``[heads, num_edges]``, which are sorted by query, in the order by
-        key."""
+    def to_key_order(self, csr_values: Tensor) -> Tensor:  # [heads, num_edges]
         csc_values = torch.empty_like(csr_values, memory_format=torch.contiguous_format)
         run(_to_key_order, self.csc, (len(csr_values), 1), csr_values.contiguous(), csc_values)
         return csc_values
 
     def to_query_order(self, csc_values: Tensor, out: Tensor) -> None:
-        """Write ``csc_values`` ``[heads, num_edges]``, which are sorted by key, to ``out`` in the
-        order by query."""
         run(_to_query_order, self.csc, (len(csc_values), 1), csc_values, out)
 
     def values_by_key(self, values: Tensor | None) -> Tensor | None:
-        """Return a bias or gate ``[num_edges, heads or 1]``, which is sorted by query, in the order
-        by key. Return None for None."""
         if values is None or values.stride(0) == 0:  # None, or one value for all edges
             return values
         return values.detach()[self.perm]
 
 
 def groups_of_heads(num_heads: int, num_edges: int) -> list[slice]:
-    """Divide the heads into slices that are computed one after the other. A slice has at most about
-    a million edges, summed over its heads, or it is a single head with more edges."""
+    """Divide the heads into slices of at most about a million edges, or of a single head."""
     size = min(num_heads, max(1, EDGES_AT_ONCE // max(num_edges, 1)))
     return [slice(first, min(first + size, num_heads)) for first in range(0, num_heads, size)]
 
 
 def workspaces(groups: list[slice], nodes: list[Tensor], edges: list[Tensor] = ()) -> list[Tensor]:
-    """Return uninitialised workspaces for the heads of one slice: first those of ``nodes``, then
-    those of ``edges``. All slices use the same workspaces, one after the other.
-
-    Args:
-        groups (list of slice): The slices of the heads, the largest first.
-        nodes (list of Tensor): Tensors ``[nodes, all heads, channels]``. Each gets a workspace
-            ``[heads, nodes, channels]``.
-        edges (list of Tensor): Tensors ``[num_edges]``. Each gets a workspace ``[heads,
-            num_edges]``.
-    """
+    """Return uninitialised workspaces for the heads of one slice."""
+    # groups: the largest slice first; nodes: [nodes, all heads, channels] each, workspaces [heads,
+    # nodes, channels]; edges: [num_edges] each, workspaces [heads, num_edges]
     heads, dtype = groups[0].stop, accumulation_dtype(nodes[0])
     return [new_rows(heads, len(x), *x.shape[2:], dtype=dtype) for x in (*nodes, *edges)]
 
 
 def head_major(tensor: Tensor, heads: slice, workspace: Tensor) -> Tensor:
-    """Return a slice of the heads of ``tensor`` ``[nodes, heads, channels]`` as ``[heads, nodes,
-    channels]``, copied into a workspace."""
+    """Copy some heads of ``[nodes, heads, channels]`` into a workspace, as ``[heads, nodes,
+    channels]``."""
     own = tensor.detach()[:, heads].transpose(0, 1)
     return workspace[:len(own)].copy_(own)
 
 
 @in_threads
 def _to_key_order(items, progress, csr_values, csc_values, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: copy ``csr_values``, which are sorted by
-    query, to ``csc_values``, sorted by key. Both are ``[heads, num_edges]``."""
     indptr, perm = edges.indptr, edges.perm
     item = next_item(progress, 0)
     while item < len(items):
@@ -103,8 +84,6 @@ def _to_key_order(items, progress, csr_values, csc_values, edges):
 
 @in_threads
 def _to_query_order(items, progress, csc_values, csr_values, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: copy ``csc_values``, which are sorted by
-    key, to ``csr_values``, sorted by query. Both are ``[heads, num_edges]``."""
     indptr, perm = edges.indptr, edges.perm
     item = next_item(progress, 0)
     while item < len(items):

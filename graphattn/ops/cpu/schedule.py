@@ -1,12 +1,12 @@
 """Division of the rows of a graph into work items, which threads claim one by one.
 
-A work item is a range of rows of one head and one segment, and all items have about the same number
-of edges. Threads may differ in speed, and fewer threads may start than requested. So a thread
-claims the next item when it has finished one. Between two phases, threads wait until all items of
-the first phase are finished, not until all threads are.
+A work item is a range of rows of one head and segment, all with about as many edges. Threads may
+differ in speed or not start at all, so between two phases they wait for items, not for threads.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,62 +15,64 @@ from torch import Tensor
 
 from graphattn._jit import give_way_symbol
 from graphattn._threads import start_of_threads
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.jit import jit, jit_inline
 from graphattn.ops.cpu.rows import whole_vectors
 from graphattn.ops.cpu.simd import LANES, atomic_add, load_acquire
 
 GRAIN = 1 << 16  # number of multiplications from which on one more thread saves time
 PART = 1 << 20  # the same for one more part with its own gradients of keys
+_NO_PERM = np.empty(0, np.int32)
+
+
+class Edges(NamedTuple):
+    """The edges of a graph, grouped into rows: by query, or by key."""
+
+    indptr: np.ndarray  # where the edges of each row begin
+    column: np.ndarray  # the node at the other end of each edge
+    perm: np.ndarray  # in the order by key: the place of each edge in the order by query
+    row_ptr: np.ndarray  # where the rows of each segment begin
+    column_ptr: np.ndarray  # where the columns of each segment begin
+
+    @classmethod
+    def by_query(cls, indptr: Tensor, edge_key: Tensor, query_ptr: Tensor,
+                 key_ptr: Tensor) -> Edges:
+        return cls(indptr.numpy(), edge_key.contiguous().numpy(), _NO_PERM, query_ptr.numpy(),
+                   key_ptr.numpy())
+
+    @classmethod
+    def of_rows(cls, indptr: Tensor, column: Tensor, perm: Tensor | None = None) -> Edges:
+        """Return the edges as a single segment, for loops over ``[heads, nodes, channels]``."""
+        # The values of a head are close together there, so loops need no segments.
+        whole = np.array([0, indptr.numel() - 1])
+        perm = _NO_PERM if perm is None else perm.numpy()
+        return cls(indptr.numpy(), column.contiguous().numpy(), perm, whole, whole)
 
 
 def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: int = 1,
         items: np.ndarray | None = None) -> None:
-    """Run ``kernel(items, progress, *arguments, edges)`` in several threads, or in fewer if there
-    is little work. ``progress`` has the counters of claimed and finished items, ``[num_phases,
-    2]``.
-
-    Args:
-        kernel (Callable): A result of :func:`graphattn.ops.cpu.launch.in_threads`. In each phase,
-            it claims items by :func:`next_item` until there are none.
-        edges (Edges): The edges along which the kernel computes.
-        shape (tuple): Two ints: the number of heads, and the number of multiplications for each
-            edge and head.
-        arguments: Further arguments of the kernel; tensors are passed as arrays.
-        num_phases (int): The number of phases. Each is a pass over all items.
-        items (ndarray, optional): Work items as returned by :func:`cut`; computed from all rows if
-            omitted.
-    """
+    """Run ``kernel(items, progress, *arguments, edges)``, made by ``in_threads``, in several
+    threads."""
+    # shape: number of heads, and of multiplications for each edge and head
     items = cut(edges, shape) if items is None else items
     arrays = [x.numpy() if isinstance(x, Tensor) else x for x in arguments]
+    # claimed and finished items of each phase, a pass over all items; next_item claims
     progress = np.zeros((num_phases, 2), np.int64)
     num_threads = min(_num_threads(edges, shape), max(len(items), 1))
     kernel(start_of_threads(), num_threads, items, progress, *arrays, edges)
 
 
 def cut(edges: Edges, shape: tuple[int, int], items_per_thread: int = 16) -> np.ndarray:
-    """Divide the edges of all heads into work items with about equal numbers of edges.
-
-    Args:
-        edges (Edges): The edges.
-        shape (tuple): Two ints: the number of heads, and the number of multiplications for each
-            edge and head.
-        items_per_thread (int): Number of items for each thread, if there is enough work for several
-            threads.
-
-    Returns:
-        int64 array ``[num_items, 5]``: the head, the first row, the row after the last, the
-        segment, and whether an earlier item has the same head and segment.
-    """
+    """Divide the edges of all heads into work items with about equal numbers of edges."""
     num_threads = _num_threads(edges, shape)
     num_parts = 1 if num_threads == 1 else items_per_thread * num_threads
+    # int64 [num_items, 5]: the head, the first row, the row after the last, the segment, and
+    # whether an earlier item has the same head and segment
     return cut_into_items(edges.indptr, edges.row_ptr, shape[0], num_parts)
 
 
 def cut_for_chunks(edges: Edges, shape: tuple[int, int]) -> np.ndarray:
-    """Return work items as :func:`cut` does, but 4 and not 16 for each thread. They are for loops
-    that copy all keys of an item into the cache: at 1 % of 4,096 x 4,096 pairs, 16 items per thread
-    took a tenth longer."""
+    """Return work items for loops that copy all keys of an item into the cache."""
+    # At 1 % of 4,096 x 4,096 pairs, 16 items per thread took a tenth longer.
     return cut(edges, shape, items_per_thread=4)
 
 
@@ -79,24 +81,15 @@ def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
 
 
 def worthwhile_parts(edges: Edges, shape: tuple[int, int], size: int) -> int:
-    """Return the number of parts into which the work along ``edges`` can be divided, of about
-    ``size`` multiplications each. ``shape`` has the number of heads, and the number of
-    multiplications for each edge and head. The result does not depend on the number of threads."""
+    """Return the number of parts of about ``size`` multiplications, whatever the number of
+    threads."""
     heads, products = shape
     return 1 + int(edges.indptr[-1]) * heads * products // size
 
 
 @jit
 def cut_into_items(indptr, row_ptr, heads, num_parts):
-    """Return work items as :func:`cut` does. The edges of all heads are cut into ``num_parts``
-    parts with equal numbers of edges, and also at the end of each head and segment.
-
-    Args:
-        indptr (ndarray): Where the edges of each row begin.
-        row_ptr (ndarray): Where the rows of each segment begin.
-        heads (int): Number of heads.
-        num_parts (int): Number of parts.
-    """
+    """Return work items as :func:`cut` does, also cut at the end of each head and segment."""
     num_segments = len(row_ptr) - 1
     items = np.empty((num_segments * heads + num_parts - 1, 5), np.int64)
     num_edges, end_item, done, part = indptr[-1] * heads, 0, 0, 1
@@ -131,8 +124,7 @@ def _put_item(items, item, head, first, last, segment, is_shared):
 
 @jit_inline
 def next_item(progress, phase):
-    """Claim the next work item of a phase, and return its index. If no item is left, the result is
-    the number of items or more. ``progress`` is that of :func:`run`."""
+    """Claim the next work item of a phase; ``len(items)`` or more means that none is left."""
     return atomic_add(progress, 2 * phase)
 
 
@@ -161,8 +153,7 @@ def max_rows(items):
 
 @jit
 def max_row_length(indptr):
-    """Return the size of a buffer for the values of the longest row: its number of edges rounded up
-    to whole SIMD vectors, and one more vector."""
+    """Return the size of a buffer for the longest row, in whole SIMD vectors and one more."""
     longest = 0
     for i in range(len(indptr) - 1):
         longest = max(longest, indptr[i + 1] - indptr[i])

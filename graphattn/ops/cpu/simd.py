@@ -1,7 +1,7 @@
 """SIMD vectors as numba types, with their operations as numba intrinsics.
 
-Loops over channels use vectors explicitly. If the compiler vectorised these loops, it would add
-checks that the rows that a loop reads and writes do not overlap.
+If the compiler vectorised loops over channels itself, it would add checks that the rows that a loop
+reads and writes do not overlap.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 from llvmlite import ir
-from numba import int32, types
+from numba import float32, int32, types, uint16
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
@@ -18,11 +18,10 @@ from graphattn._jit import jit
 from graphattn.ops.cpu.jit import INLINE
 
 LANES = 16
+_WORD = ir.IntType(32)
 
 
 class _Vector(types.Type):
-    """Numba type of a SIMD vector of ``lanes`` values."""
-
     def __init__(self, dtype: types.Float, lanes: int = LANES):
         self.dtype, self.lanes = dtype, lanes
         super().__init__(f'Vector({dtype}, {lanes})')
@@ -36,8 +35,6 @@ class _VectorModel(models.PrimitiveModel):
 
 
 class _Mask(types.Type):
-    """Numba type of a mask: one bool for each lane of a vector."""
-
     def __init__(self):
         super().__init__(f'Mask({LANES})')
 
@@ -73,8 +70,7 @@ def load(typingctx, array, position):
 
 @intrinsic
 def load_four(typingctx, array, position):
-    """Return the vector of four values that begins at ``array.flat[position]``. It has the type of
-    a result of :func:`sum_lanes_of_each`."""
+    """Return four values from ``array.flat[position]`` on, of the type of ``sum_lanes_of_each``."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, signature.return_type)
         return builder.load(pointer, align=array.dtype.bitwidth // 8)
@@ -91,7 +87,6 @@ def store(typingctx, array, position, vector):
 
 @intrinsic
 def first_lanes(typingctx, n):
-    """Return the mask of the first ``n`` lanes."""
     def codegen(context, builder, signature, args):
         numbers = ir.Constant(ir.VectorType(ir.IntType(64), LANES), list(range(LANES)))
         bound = ir.Constant(numbers.type, ir.Undefined)
@@ -103,9 +98,9 @@ def first_lanes(typingctx, n):
 
 @intrinsic
 def load_some(typingctx, array, position, mask):
-    """Return the vector that begins at ``array.flat[position]``, with 0 in the lanes that are not
-    in the mask. These lanes may lie outside the array."""
+    """Return a vector as :func:`load` does, with 0 in the lanes that are not in the mask."""
     def codegen(context, builder, signature, args):
+        # the other lanes may lie outside the array
         vector = context.get_value_type(signature.return_type)
         pointer = _pointer(context, builder, signature, args, signature.return_type)
         return _call_masked(builder, 'load', vector, [
@@ -116,7 +111,6 @@ def load_some(typingctx, array, position, mask):
 
 @intrinsic
 def store_some(typingctx, array, position, vector, mask):
-    """Store the lanes of ``vector`` that are in the mask at ``array.flat[position]``."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, vector)
         _call_masked(builder, 'store', args[2].type, [
@@ -135,8 +129,7 @@ def _call_masked(builder, name, vector, args, returns):
 
 @intrinsic
 def prefetch(typingctx, array, position):
-    """Prefetch the cache line of ``array.flat[position]``. The position may lie outside the
-    array."""
+    """Prefetch the cache line of ``array.flat[position]``, which may lie outside the array."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.uint8)
         flags = [ir.IntType(32)(flag) for flag in (0, 3, 1)]  # to read, all levels, data
@@ -186,7 +179,6 @@ def _lanes(index: list[int]) -> ir.Constant:
 
 
 def _fold(builder, vector, combine):
-    """Return all lanes of a vector combined into one value by the function ``combine``."""
     lanes = vector.type.count
     while lanes > 1:
         lanes //= 2
@@ -213,8 +205,7 @@ def max_lane(typingctx, vector):
 
 @intrinsic
 def sum_lanes_of_each(typingctx, a, b, c, d):
-    """Return a vector of four values, the sums of the lanes of each of four vectors. This takes
-    fewer steps than four calls of ``sum_lanes``."""
+    """Return the sums of the lanes of four vectors, in fewer steps than by ``sum_lanes``."""
     def codegen(context, builder, signature, args):
         def fold(x, y, low, high):
             return builder.fadd(builder.shuffle_vector(x, y, _lanes(low)),
@@ -235,19 +226,16 @@ def sum_lanes_of_each(typingctx, a, b, c, d):
 
 @intrinsic
 def atomic_add(typingctx, counters, position):
-    """Add 1 to ``counters.flat[position]`` atomically, and return the previous value. A thread that
-    reads the new value by :func:`load_acquire` also sees what the calling thread has written
-    before."""
+    """Add 1 to ``counters.flat[position]`` atomically, and return the previous value."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
+        # Who reads the new value by load_acquire also sees what this thread has written before.
         return builder.atomic_rmw('add', pointer, ir.IntType(64)(1), 'acq_rel')
     return types.int64(counters, position), codegen
 
 
 @intrinsic
 def load_acquire(typingctx, counters, position):
-    """Return ``counters.flat[position]``. After that, the calling thread sees what other threads
-    had written before they added to this counter by :func:`atomic_add`."""
     def codegen(context, builder, signature, args):
         pointer = _pointer(context, builder, signature, args, types.int64)
         return builder.load_atomic(pointer, 'acquire', 8)
@@ -255,8 +243,8 @@ def load_acquire(typingctx, counters, position):
 
 
 def exp(x):
-    """Return the exponential of ``x``. For float32, it is computed in SIMD vectors with a relative
-    error of 3e-7, and it is 0 for ``x`` below -87."""
+    """Return the exponential of ``x``; in float32, with a relative error of 3e-7, and 0 below
+    -87."""
     raise NotImplementedError  # compiled code calls the overload
 
 
@@ -269,12 +257,8 @@ def _as_float(typingctx, bits):
 
 @jit(inline=True, fastmath=frozenset({'contract'}))
 def _reduced(x, exponent, ln2_high, ln2_low):
-    """Return ``x - exponent * ln(2)``. The constant ln(2) is given in two parts, ``ln2_high +
-    ln2_low``.
-
-    The compiler must not reorder these sums, because it would add the two parts first. But it may
-    fuse products and sums: otherwise, the exponential would lose three bits.
-    """
+    # x - exponent * ln(2). Reordered sums would add both parts of ln(2) first; without fused
+    # products and sums, the exponential would lose three bits.
     return x - exponent * ln2_high - exponent * ln2_low
 
 
@@ -305,8 +289,7 @@ def _overload_exp(x):
 
 
 def tanh(x):
-    """Return the hyperbolic tangent of ``x``. For float32, it is computed in SIMD vectors with a
-    relative error of 1e-6."""
+    """Return the hyperbolic tangent of ``x``; in float32, with a relative error of 1e-6."""
     raise NotImplementedError  # compiled code calls the overload
 
 
@@ -327,3 +310,36 @@ def _overload_tanh(x):
         far = one - two / (exp(two * bounded) + one)
         return series if size < small else (-far if x < zero else far)
     return tanh
+
+
+@intrinsic
+def number_of(typingctx, stored):
+    """Return a bfloat16, given as 16 bits, as float32; values of other types unchanged."""
+    if stored != uint16:
+        return stored(stored), lambda context, builder, signature, args: args[0]
+
+    def codegen(context, builder, signature, args):
+        bits = builder.shl(builder.zext(args[0], _WORD), _WORD(16))
+        return builder.bitcast(bits, ir.FloatType())
+    return float32(uint16), codegen
+
+
+@intrinsic
+def add_and_store_eight(typingctx, array, position, number, table, row):
+    """Store ``number + table[row]`` at ``array[position:position + 8]`` in one instruction."""
+    def codegen(context, builder, signature, args):
+        lane, short = context.get_value_type(array.dtype), ir.IntType(16)
+        eight, zero = ir.VectorType(lane, 8), ir.Constant(ir.VectorType(_WORD, 8), [0] * 8)
+        rows = context.make_array(table)(context, builder, args[3])
+        first = builder.gep(rows.data, [builder.mul(args[4], args[4].type(8))])
+        offsets = builder.load(builder.bitcast(first, ir.VectorType(short, 8).as_pointer()),
+                               align=2)
+        if lane != short:
+            offsets = builder.zext(offsets, eight)
+        undefined = ir.Constant(eight, ir.Undefined)
+        first_lane = builder.insert_element(undefined, builder.trunc(args[2], lane), _WORD(0))
+        splat = builder.shuffle_vector(first_lane, undefined, zero)
+        data = context.make_array(array)(context, builder, args[0]).data
+        target = builder.bitcast(builder.gep(data, [args[1]]), eight.as_pointer())
+        builder.store(builder.add(offsets, splat), target, align=lane.width // 8)
+    return types.void(array, position, number, table, row), codegen

@@ -27,13 +27,9 @@ from graphattn.ops.cpu.splitmix import random_bits
 
 
 class Terms(NamedTuple):
-    """Terms of the logits and parameters of dropout, for a slice of the heads.
+    """Terms of the logits and parameters of dropout, for a slice of the heads."""
 
-    A missing bias or gate is an empty array and not None, because numba compiles a loop again for
-    each combination of types. A missing softcap is None, so that loops are compiled without it. A
-    test in the compiled loops would have made the backward pass without a softcap 7 % slower.
-    """
-
+    # Empty arrays and not None, because numba compiles a loop again for each combination of types.
     bias: np.ndarray  # [num_edges, heads or 1], or empty
     gate: np.ndarray  # [num_edges, heads or 1], or empty
     scale: np.floating
@@ -42,24 +38,14 @@ class Terms(NamedTuple):
     keep_scale: np.floating  # factor of a kept weight
     first_head: int  # of the slice
     num_heads: int  # of all slices
+    # Loops are compiled without it if None; a test in them made the backward pass 7 % slower.
     softcap: np.floating | None
 
     @classmethod
     def of(cls, edge_bias: Tensor | None, edge_gate: Tensor | None, seed: Tensor | None,
            scale: float, dropout_p: float, dtype: torch.dtype, heads: slice, num_heads: int,
            softcap: float = 0.) -> Terms:
-        """Return the terms of a slice of the heads, in ``dtype``.
-
-        Args:
-            edge_bias, edge_gate (Tensor, optional): ``[num_edges, num_heads or 1]``.
-            seed (Tensor, optional): The seed of dropout, int64 ``[1]``.
-            scale (float): Factor of the dot products.
-            dropout_p (float): Probability that a weight is dropped.
-            dtype (torch.dtype): float32 or float64.
-            heads (slice): The heads.
-            num_heads (int): Number of all heads.
-            softcap (float): The softcap, or 0 for none.
-        """
+        # edge_bias, edge_gate: [num_edges, num_heads or 1]; seed: int64 [1]
         nothing = _NOTHING[dtype]
         bias, gate = (nothing if values is None or _is_everywhere(values, neutral)
                       else _of_heads(values, heads, dtype)
@@ -81,17 +67,14 @@ def _of_heads(values: Tensor, heads: slice, dtype: torch.dtype) -> np.ndarray:
 
 
 def _is_everywhere(values: Tensor, number: float) -> bool:
-    """Return whether ``values`` ``[num_edges, heads or 1]`` are one number that was expanded to all
-    edges, and that equals ``number``. Straight-through estimators pass such gates, because they
-    need only the gradient."""
+    # straight-through estimators pass such gates, only for their gradient
     is_one_number = values.numel() > 0 and values.stride(0) == 0 and values.size(1) == 1
     return is_one_number and values[0, 0].item() == number
 
 
 @jit_inline
 def modify(logit, terms, first, n, head):
-    """Replace the dot products in ``logit`` by logits, in place: apply scale, gate, softcap and
-    bias. They belong to the ``n`` edges from ``first`` on, in one head."""
+    """Replace the dot products of ``n`` edges from ``first`` on by logits, in place."""
     scale, gate, bias = terms.scale, terms.gate, terms.bias
     for e in range(whole_vectors(n)):
         logit[e] *= scale
@@ -108,9 +91,8 @@ def modify(logit, terms, first, n, head):
 
 @jit_inline
 def modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head):
-    """Replace the gradients of the logits in ``grad`` by the gradients of the dot products ``dot``,
-    in place. They belong to the ``n`` edges from ``first`` on, in one head. The gradients of bias
-    and gate are written too, unless ``grad_bias`` and ``grad_gate`` are empty."""
+    """Replace the gradients of ``n`` logits by those of the dot products, in place."""
+    # gradients of bias and gate are written too, unless these are empty
     if grad_bias.shape[0] > 0:
         for e in range(n):
             grad_bias[first + e, head] = grad[e]
@@ -124,7 +106,6 @@ def modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head):
 
 
 def cap(logit, softcap, n):
-    """Apply the softcap to the first ``n`` logits. Do nothing if ``softcap`` is None."""
     raise NotImplementedError  # compiled code calls the overload
 
 
@@ -140,8 +121,7 @@ def _overload_cap(logit, softcap, n):
 
 
 def multiply_by_slope(grad, dot, softcap, terms, first, n, head):
-    """Multiply the gradients of ``n`` edges by the derivative of the softcap at their dot products
-    ``dot``. Do nothing if ``softcap`` is None."""
+    """Multiply gradients by the derivative of the softcap at the dot products, if there is one."""
     raise NotImplementedError  # compiled code calls the overload
 
 
@@ -175,8 +155,8 @@ def multiply_by_gate(x, terms, first, n, head):
 
 @jit_inline
 def exponentials(logit, n, row_max):
-    """Replace the first ``n`` logits by ``exp(logit - m)``, where m is the maximum of ``row_max``
-    and of these logits. Return m and the sum of the exponentials."""
+    """Replace ``n`` logits by ``exp(logit - m)``, and return m and their sum."""
+    # m is the maximum of row_max and of these logits
     end, bottom = whole_vectors(n), logit.dtype.type(-np.inf)
     for e in range(n, end):
         logit[e] = bottom
@@ -196,22 +176,9 @@ def exponentials(logit, n, row_max):
 @jit_inline
 def differentiate(dot, grad, weight, kept, first, n, row_max, inv_sum, delta, terms, head,
                   grad_bias, grad_gate):
-    """Compute the gradients of the dot products of ``n`` edges of a query, and their weights.
-
-    Before the call, ``dot`` has the dot products of the query with its keys, and ``grad`` has the
-    dot products of the gradient of the output with the values. Afterwards, ``grad`` has the
-    gradients of ``dot``, and ``weight`` has the weights after dropout.
-
-    Args:
-        kept: A workspace, which must be filled with ones if there is no dropout.
-        first: The first of the edges.
-        row_max: The maximum logit m of the query.
-        inv_sum: 1 over the sum of ``exp(logit - m)``.
-        delta: The sum of weight times gradient of the weight.
-        terms: The terms of the logits.
-        grad_bias, grad_gate: The gradients of bias and gate are written here, unless they are
-            empty.
-    """
+    """Replace ``grad``, of the weights of ``n`` edges of a query, by that of the dot products."""
+    # Afterwards, ``weight`` has the weights after dropout. ``kept`` is a workspace of ones,
+    # ``delta`` the sum of weight times gradient of the weight over all edges of the query.
     for e in range(whole_vectors(n)):
         weight[e] = dot[e]
     modify(weight, terms, first, n, head)
@@ -228,9 +195,7 @@ def differentiate(dot, grad, weight, kept, first, n, row_max, inv_sum, delta, te
 
 @jit_inline
 def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
-    """Write ``row_max`` and ``1 / row_sum``, the maximum logit of a row and the inverse of its sum
-    of exponentials, to ``max_inv_sum[row]``. If the sum is 0, write ``inf`` and 0, so that
-    recomputed weights are 0."""
+    # inf and 0 for a sum of 0, so that recomputed weights are 0
     is_nothing = row_sum == 0
     max_inv_sum[row, 0] = np.inf if is_nothing else row_max
     max_inv_sum[row, 1] = 0 if is_nothing else 1 / row_sum
@@ -238,7 +203,6 @@ def put_max_inv_sum(max_inv_sum, row, row_max, row_sum):
 
 @jit_inline
 def drop_out(weight, terms, first, n, head):
-    """Apply dropout to the weights of the ``n`` edges from ``first`` on in one head, in place."""
     if terms.threshold > 0:
         for e in range(n):
             weight[e] *= keep(terms, first + e, head)
@@ -246,7 +210,6 @@ def drop_out(weight, terms, first, n, head):
 
 @jit_inline
 def keep(terms, edge, head):
-    """Return the factor of the weight of an edge and a head under dropout: 0, or ``1 / (1 -
-    dropout_p)``."""
+    """Return the factor of a weight under dropout: 0, or ``1 / (1 - dropout_p)``."""
     bits = random_bits(terms.seed, edge * terms.num_heads + terms.first_head + head + 1)
     return terms.keep_scale if bits >= terms.threshold else terms.keep_scale * 0

@@ -10,14 +10,13 @@ from graphattn._splitmix import FIRST, SECOND, STEP
 
 @jit(inline=True)
 def random_bits(state, number):
-    """Return the 64 random bits number ``number`` of the stream of the seed ``state``, as
-    uint64."""
+    """Return the 64 random bits number ``number`` of the stream of the seed ``state``."""
     return mix(state + uint64(number) * uint64(STEP))
 
 
 @jit(inline=True)
 def mix(bits):
-    """Return a hash of a uint64, the same as :func:`graphattn._splitmix.mix`."""
+    # the same as graphattn._splitmix.mix
     bits = (bits ^ (bits >> uint64(30))) * uint64(FIRST)
     bits = (bits ^ (bits >> uint64(27))) * uint64(SECOND)
     return bits ^ (bits >> uint64(31))

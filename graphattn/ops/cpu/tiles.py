@@ -2,7 +2,7 @@
 complete graphs and blocks.
 
 All rows of a tile use every SIMD vector that is loaded. Keys are stored in *panels*: a SIMD vector
-has one channel of many consecutive keys, so a dot product needs no sum over the lanes of a vector.
+has one channel of many consecutive keys, so a dot product needs no sum over lanes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ _ALONE = 2  # time of an edge in a column that not all rows share, relative to a
 
 @jit
 def in_tiles(edges, most, fixed):
-    """Return which sequences (segments) are computed faster in tiles, blocks of queries by keys,
-    than edge by edge, bool ``[num_segments]``: those whose tiles have at most ``most`` pairs for
-    each edge. The overhead of each row of a tile counts as ``fixed`` pairs."""
+    """Return which segments are faster in tiles, those of at most ``most`` pairs for each edge."""
+    # the overhead of each row of a tile counts as ``fixed`` pairs
     num_segments = len(edges.row_ptr) - 1
     are_tiled = np.empty(num_segments, np.bool_)
     for segment in range(num_segments):
@@ -86,32 +85,16 @@ def new_panels(num_columns, x):
 
 @jit_inline
 def new_tile(width, like):
-    """Return an uninitialised flat array for ``ROWS`` rows of ``width`` values, in the dtype of
-    ``like``. Each row has extra space, because it may begin and end inside a panel of SIMD
-    vectors."""
+    """Return an uninitialised flat array for ``ROWS`` rows of ``width`` values."""
+    # with extra space, because a row may begin and end inside a panel
     return aligned(ROWS, (width + 4 * PANEL) // PANEL * PANEL, like).reshape(-1)
 
 
 @jit_inline
 def next_ranges(starts, ends, position, begin, num_rows, begin_item, low, up, edges):
-    """Find the next range of consecutive columns of each row of a tile, and write it to
-    ``starts[r]`` and ``ends[r]``. Only the columns ``low:up`` count, and they are numbered from
-    ``low`` on. A row without a range gets 0 and 0.
-
-    Args:
-        starts, ends (ndarray): The results, ``[ROWS]``.
-        position (ndarray): The next edge of each row of a work item.
-        begin (int): The first row of the tile.
-        num_rows (int): Number of rows of the tile.
-        begin_item (int): The first row of the work item.
-        low, up (int): The range of columns.
-        edges (Edges): The edges.
-
-    Returns:
-        Two columns between which all ranges lie: the first column of the panel where the leftmost
-        range begins, and the end of the rightmost range. If no row has a range, the first is not
-        below the second.
-    """
+    """Find the next range of consecutive columns of each row of a tile, in ``low:up``."""
+    # starts, ends: the ranges, [ROWS], numbered from ``low`` on; 0 and 0 without one. position: the
+    # next edge of each row of a work item, whose first row is begin_item
     indptr, column, left, right = edges.indptr, edges.column, up - low, np.int64(0)
     for r in range(ROWS):
         starts[r] = ends[r] = 0
@@ -122,13 +105,13 @@ def next_ranges(starts, ends, position, begin, num_rows, begin_item, low, up, ed
             end = start + _end_of_range(column, first, last) - first
             starts[r], ends[r] = start, min(end, up - low)
             left, right = min(left, start), max(right, ends[r])
+    # all ranges lie between these; no row has a range if the first is not below the second
     return left // PANEL * PANEL, right
 
 
 @jit_inline
 def _end_of_range(column, first, last):
-    """Return the end of the edges that begin at ``first`` and have consecutive columns, at most
-    ``last``. The columns of a row ascend, so bisection finds the end."""
+    # the columns of a row ascend, so bisection finds the end
     inside, end, middle = first, last, last - 1
     while inside + 1 < end:
         if column[middle] - column[first] == middle - first:
@@ -141,15 +124,14 @@ def _end_of_range(column, first, last):
 
 @jit_inline
 def stride_of_rows(left, right):
-    """Return the distance in memory between the rows of a tile, in values, for the columns
-    ``left:right``. It is an odd number of SIMD vectors: whole panels plus one or two vectors."""
+    """Return the distance between the rows of a tile, an odd number of SIMD vectors."""
     return (whole_panels(right - left) // LANES + 1 | 1) * LANES
 
 
 @jit
 def gather_panels(panels, x, low, num_keys, head, heads):
-    """Copy ``x[low:low + num_keys, head]`` to ``panels``, a flat ``[num_panels, channels, PANEL]``.
-    ``x`` is flat too, ``[nodes * heads, channels]``. The last panel is filled up with zeros."""
+    """Copy ``x[low:low + num_keys, head]`` to ``panels``, filled up with zeros."""
+    # panels: flat [num_panels, channels, PANEL]; x: [nodes * heads, channels]
     width = x.shape[1]
     for first in range(0, num_keys, PANEL):
         n = min(PANEL, num_keys - first)
@@ -166,8 +148,7 @@ def gather_panels(panels, x, low, num_keys, head, heads):
 
 @jit_inline
 def gather_tile(tile, x, row, step, num_rows):
-    """Copy the rows ``x[row + r * step]``, for r from 0 to ``num_rows - 1``, to ``tile``, a flat
-    ``[ROWS, space]``."""
+    """Copy ``x[row + r * step]`` to row r of the flat ``tile``, for ``num_rows`` rows."""
     space = len(tile) // ROWS
     rows = tile.reshape(ROWS, space)
     for r in range(num_rows):
@@ -176,16 +157,15 @@ def gather_tile(tile, x, row, step, num_rows):
 
 @jit_inline
 def prefetch_tile(x, row, step):
-    """Prefetch the rows ``x[row + r * step]`` for r from ``ROWS`` to ``2 * ROWS - 1``, which the
-    next tile will read."""
+    # the rows that the next tile will read
     for r in range(ROWS, 2 * ROWS):
         prefetch_row(x, row + r * step)
 
 
 @jit_inline
 def tile_dots(dot, stride, x, panels, width, low, up):
-    """Write the dot products of the rows of the tile ``x`` with the keys ``low:up`` to ``dot``, a
-    flat ``[ROWS, stride]``. A panel must begin at ``low``. ``width`` is the number of channels."""
+    """Write the dot products of the rows of tile ``x`` with keys ``low:up`` to ``dot``."""
+    # dot: flat [ROWS, stride]; a panel must begin at ``low``
     space = len(x) // ROWS
     for key in range(low, up, PANEL):
         tile = no_sums(dot)
@@ -196,15 +176,10 @@ def tile_dots(dot, stride, x, panels, width, low, up):
 
 @jit_inline
 def tile_weighted(total, weight, stride, left, starts, ends, num_rows, y, width):
-    """Write ``sum_j weight[r, j - left] * y[j]``, summed over the range ``starts[r]:ends[r]`` of
-    row r, to row r of the tile ``total``. ``weight`` is a flat ``[ROWS, stride]``, and ``width`` is
-    the number of channels.
-
-    The columns are added in ascending order, so that a sum does not depend on the other rows. The
-    columns that all ranges contain are added for all rows together. The other columns are added row
-    by row: weights of 0 would not exclude them, because 0 times NaN is NaN. A row without a range
-    gets arbitrary numbers.
-    """
+    """Write ``sum_j weight[r, j - left] * y[j]`` over the range of row r to ``total[r]``."""
+    # Columns are added in ascending order, so a sum does not depend on the other rows: those that
+    # all ranges contain for all rows together, the others row by row, because 0 times NaN is NaN. A
+    # row without a range gets arbitrary numbers.
     begin, end = _common(starts, ends)
     space, y_stride = len(total) // ROWS, y.shape[1]
     for c in range(0, width, PANEL):
@@ -219,9 +194,6 @@ def tile_weighted(total, weight, stride, left, starts, ends, num_rows, y, width)
 
 @jit_inline
 def _add_alone(total, weight, stride, left, starts, ends, begin, end, num_rows, y, c):
-    """Add ``weight[r, j - left] * y[j]`` to ``total[r]``, for each column j that is in the range of
-    row r, ``starts[r]:ends[r]``, and in ``begin:end``. Only the ``PANEL`` channels from ``c`` on
-    are added."""
     space = len(total) // ROWS
     for r in range(num_rows):
         for at in range(c, c + PANEL, LANES):
@@ -233,10 +205,9 @@ def _add_alone(total, weight, stride, left, starts, ends, begin, end, num_rows, 
 
 @jit_inline
 def tile_scatter(y, shift, weight, stride, left, starts, ends, x, width):
-    """Add ``weight[r, j - left] * x[r]`` to the channels of ``y[j]`` from ``shift`` on, for each
-    row r of the tile ``x`` and each j in its range ``starts[r]:ends[r]``, in ascending order of r.
-    ``weight`` is a flat ``[ROWS, stride]``, and ``width`` is the number of channels."""
+    """Add ``weight[r, j - left] * x[r]`` to ``y[j, shift:]`` for each j in the range of row r."""
     space, y_stride = len(x) // ROWS, y.shape[1]
+    # weight: flat [ROWS, stride]; rows are added in ascending order
     begin, end = _common(starts, ends)
     for r in range(ROWS):
         end = end if starts[r] < ends[r] else begin
@@ -252,8 +223,6 @@ def tile_scatter(y, shift, weight, stride, left, starts, ends, x, width):
 
 @jit_inline
 def _scatter_alone(y, shift, weight, own, begin, end, x, x_row, c):
-    """Add ``weight[own + j] * x[x_row + k]`` to ``y[j, shift + k]``, for each column j in
-    ``begin:end`` and the ``PANEL`` channels k from ``c`` on."""
     for at in range(c, c + PANEL, LANES):
         one = load(x, x_row + at)
         for j in range(begin, end):
@@ -263,8 +232,7 @@ def _scatter_alone(y, shift, weight, own, begin, end, x, x_row, c):
 
 @jit_inline
 def _common(starts, ends):
-    """Return the range of columns that the ranges ``starts[r]:ends[r]`` of all rows have in common.
-    Rows without a range are left out."""
+    # rows without a range are left out
     begin, end = np.int64(0), np.int64(2**62)
     for r in range(ROWS):
         if starts[r] < ends[r]:
@@ -274,7 +242,6 @@ def _common(starts, ends):
 
 @jit_inline
 def add_total(x, row, total, r):
-    """Add row ``r`` of the tile ``total`` to ``x[row]``."""
     width, begin = x.shape[1], r * (len(total) // ROWS)
     whole = width // LANES * LANES
     for c in range(0, whole, LANES):
@@ -290,17 +257,16 @@ def add_total(x, row, total, r):
 
 @intrinsic
 def borrow(typingctx, array):
-    """Return ``array`` without reference counting, because each slice of a row would change the
-    count twice. The caller must hold a reference to the array."""
+    """Return ``array`` without reference counting; the caller holds a reference."""
     def codegen(context, builder, signature, args):
+        # each slice of a row would change the count twice
         return without_owners(context, builder, array, args[0])
     return array(array), codegen
 
 
 @intrinsic
 def no_sums(typingctx, like):
-    """Return a tile of zeros, in the dtype of ``like``. A tile in registers is a tuple with the
-    vectors of one panel for each of ``ROWS`` rows."""
+    """Return a tile of zeros in registers: the vectors of one panel for each of ``ROWS`` rows."""
     def codegen(context, builder, signature, args):
         zero = ir.Constant(context.get_value_type(vector_of(like)), [0.] * LANES)
         return context.make_tuple(builder, signature.return_type, [zero] * (ROWS * _VECTORS))
@@ -309,8 +275,7 @@ def no_sums(typingctx, like):
 
 @intrinsic
 def load_tile(typingctx, array, position, step):
-    """Return a tile. Its row r has the ``PANEL`` values that begin at ``array.flat[position + r *
-    step]``."""
+    """Return a tile; row r has the ``PANEL`` values from ``array.flat[position + r * step]`` on."""
     def codegen(context, builder, signature, args):
         return context.make_tuple(builder, signature.return_type, [
             builder.load(pointer, align=array.dtype.bitwidth // 8)
@@ -330,8 +295,7 @@ def store_tile(typingctx, array, position, step, tile):
 
 @intrinsic
 def add_outer(typingctx, tile, x, position, step, y, y_position):
-    """Return ``tile`` plus an outer product: ``x.flat[position + r * step]`` times the ``PANEL``
-    values from ``y.flat[y_position]`` on, in each row r."""
+    """Return ``tile`` plus ``x.flat[position + r * step]`` times ``PANEL`` values of ``y``."""
     def codegen(context, builder, signature, args):
         one = [args[4], args[5], ir.IntType(64)(0)]
         shared = [builder.load(pointer, align=y.dtype.bitwidth // 8)
@@ -348,8 +312,7 @@ def add_outer(typingctx, tile, x, position, step, y, y_position):
 
 @intrinsic
 def add_inner(typingctx, y, y_position, tile, x, position, step):
-    """Add ``sum_r x.flat[position + r * step] * tile[r]``, summed over the rows r of the tile, to
-    the ``PANEL`` values from ``y.flat[y_position]`` on."""
+    """Add ``sum_r x.flat[position + r * step] * tile[r]`` to ``PANEL`` values of ``y``."""
     def codegen(context, builder, signature, args):
         factors = [_broadcast(builder, builder.load(pointer))
                    for pointer in _scalars(context, builder, x, args[3:], ROWS)]
@@ -369,8 +332,6 @@ def _tile_of(array: types.Array) -> types.UniTuple:
 
 
 def _scalars(context, builder, array, args, rows):
-    """Return LLVM pointers to ``array.flat[position + r * step]``, for ``rows`` rows r. ``args``
-    has the LLVM values of the array, the position and the step."""
     data = context.make_array(array)(context, builder, args[0]).data
     first = builder.gep(data, [args[1]])
     return [builder.gep(first, [builder.mul(args[2], ir.IntType(64)(r))]) for r in range(rows)]

@@ -1,8 +1,7 @@
-"""Attention over several hops, in loops for CPUs. The weights are computed once, and each hop is a
-sparse product.
+"""Attention over several hops, in loops for CPUs: weights once, and a sparse product for each hop.
 
-For the backward pass, the forward pass stores the row maximum and the inverse sum of each query and
-head, and the message of every hop. The backward pass recomputes the weights in the order by key.
+The forward pass stores the row maximum and the inverse sum of each query and head, and the message
+of every hop. The backward pass recomputes the weights in the order by key.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.orders import Orders, groups_of_heads, workspaces
+from graphattn.ops.cpu.schedule import Edges
 from graphattn.ops.cpu.softmax import Terms
 from graphattn.ops.diffusion.cpu_hops import HopGrads, Hops
 from graphattn.ops.diffusion.schema import empty_messages

@@ -1,10 +1,7 @@
-"""Diffusion with given weights, in loops for CPUs: a sparse product for each hop and a slice of the
-heads, forward and backward.
+"""Diffusion with given weights, in loops for CPUs, for a slice of the heads, forward and backward.
 
-The *message* of a hop is the weighted sum of values at each query. All messages are stored for the
-backward pass. The backward pass goes over the edges in the order by key, and uses the gradient of
-each message twice: times the weight for the gradient of the value, and times the value for the
-gradient of the weight.
+The *message* of a hop is the weighted sum of values at each query. The backward pass goes by key,
+and uses the gradient of each message twice, for the gradients of values and of weights.
 """
 
 from __future__ import annotations
@@ -15,19 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.gathered import add_weighted, add_weighted_and_dots
 from graphattn.ops.cpu.jit import jit_inline
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.orders import head_major
 from graphattn.ops.cpu.rows import add_row, clear_row, copy_row, dot_of_rows, multiply_row
-from graphattn.ops.cpu.schedule import finish_and_next_item, next_item, run, wait_for_all
+from graphattn.ops.cpu.schedule import Edges, finish_and_next_item, next_item, run, wait_for_all
 
 
 class Hops(NamedTuple):
-    """Inputs of diffusion and workspaces for a slice of the heads, and the messages of all heads.
-    The *message* of a query in a message-passing step (hop) is the weighted sum of the values of
-    its keys."""
+    """Inputs of diffusion and workspaces for a slice of the heads, and the messages of all
+    heads."""
 
     start: Tensor  # the original values, [heads, nodes, channels]
     teleport: Tensor  # [hops, heads, nodes]
@@ -38,16 +33,8 @@ class Hops(NamedTuple):
     @classmethod
     def of(cls, value: Tensor, teleport: Tensor, messages: Tensor, heads: slice,
            spaces: list[Tensor]) -> Hops:
-        """Return the inputs of diffusion for the slice ``heads``.
-
-        Args:
-            value (Tensor): ``[nodes, all heads, channels]``; the slice is copied into
-                ``spaces[0]``.
-            teleport (Tensor): ``[hops, nodes, all heads]``.
-            messages (Tensor): ``[hops, all heads, nodes, channels]``, or empty to keep no messages.
-            heads (slice): The heads.
-            spaces (list of Tensor): Workspaces, ``[heads, nodes, channels]`` each.
-        """
+        # value: [nodes, all heads, channels], copied into spaces[0]; teleport: [hops, nodes, all
+        # heads]
         start = head_major(value, heads, spaces[0])
         teleport = teleport[..., heads].detach().to(start.dtype).transpose(1, 2).contiguous()
         return cls(start, teleport, messages, heads.start,
@@ -55,14 +42,11 @@ class Hops(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the argument ``shape`` of :func:`~graphattn.ops.cpu.schedule.run`: the number of
-        heads, and the number of multiplications for each edge and head."""
+        # for schedule.run
         return len(self.start), self.start.size(2)
 
-    def diffuse(self, edges: Edges, weight: Tensor) -> Tensor:
-        """Return the values after the last hop, ``[heads, nodes, channels]``, and store the
-        messages of all message-passing steps (hops) unless ``self.messages`` is empty. ``weight``
-        is ``[heads, num_edges]``, sorted by query."""
+    def diffuse(self, edges: Edges, weight: Tensor) -> Tensor:  # weight: [heads, num_edges]
+        """Return the values after the last hop, and store the messages unless there is no space."""
         after, other, unkept = self.spaces
         messages, first_head = (self.messages, self.first_head) if len(self.messages) else (
             unkept.unsqueeze(0), 0)
@@ -73,35 +57,20 @@ class Hops(NamedTuple):
 
 
 class HopGrads(NamedTuple):
-    """Gradients of the values ``[nodes, heads, channels]`` and of the teleports ``[hops, nodes,
-    heads]`` of diffusion."""
-
     value: Tensor
     teleport: Tensor
 
     @classmethod
     def of(cls, value: Tensor, teleport: Tensor, needs_teleport: bool) -> HopGrads:
-        """Return uninitialised gradients of value and teleport. The gradient of the teleport is
-        empty if it is not needed."""
         return cls(torch.empty_like(value),
                    teleport.new_empty(teleport.shape if needs_teleport else 0))
 
     def put(self, heads: slice, csc: Edges, hops: Hops, grad_out: Tensor, weight: Tensor,
             dot: Tensor) -> Tensor:
-        """Write the gradients of values and teleports for a slice of the heads.
-
-        Args:
-            heads (slice): The heads.
-            csc (Edges): The edges in the order by key.
-            hops (Hops): Values and messages of these heads.
-            grad_out (Tensor): Gradient of the output, of all heads.
-            weight (Tensor): Weights of these heads in the order by key.
-            dot (Tensor): The gradients of the weights are written here, unless it is empty.
-
-        Returns:
-            Tensor ``[heads, nodes]``: for each query, the sum over its edges of weight times
-            gradient of the weight.
-        """
+        """Write gradients of a slice of the heads, and return the sums of weight times its
+        gradient."""
+        # weight: by key; dot: gets the gradients of the weights unless it is empty; the result is
+        # [heads, nodes]
         start, teleport, messages, first_head, (grad, next_x, x, grad_start) = hops
         head_major(grad_out, heads, grad)
         last_teleport = teleport[0] if len(teleport) else torch.ones_like(start[..., 0])
@@ -122,12 +91,7 @@ class HopGrads(NamedTuple):
 
 @in_threads
 def _diffuse(items, progress, start, weight, teleport, messages, first_head, after, other, edges):
-    """Compute all message-passing steps of diffusion, as a loop for
-    :func:`~graphattn.ops.cpu.schedule.run`.
-
-    Each step writes its weighted sums of values to ``messages``, and mixes them with the original
-    values ``start``. It writes the mixed values to ``after`` or to ``other``, in turn.
-    """
+    # mixed values are written to ``after`` and ``other`` in turn
     indptr, edge_key = edges.indptr, edges.column
     x = start
     for hop in range(len(teleport) - 1, -1, -1):
@@ -150,21 +114,10 @@ def _diffuse(items, progress, start, weight, teleport, messages, first_head, aft
 def _diffuse_backward(
         items, progress, x, weight, start, teleport, messages, first_head, grad, next_x, grad_start,
         grad_teleport, dot, delta, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: compute the gradients of each hop, the last
-    hop first.
-
-    Let y be the values before a hop: the original values, or the result of the previous hop. The
-    message of the hop is the weighted sum of y. From ``x``, the gradient of this message, the loop
-    computes:
-
-    - ``grad``, the gradient of y, which is the weighted sum of ``x``;
-    - ``next_x``, the gradient of the message of the previous hop;
-    - ``grad_start``, the gradient of the original values, a sum over hops;
-    - ``grad_teleport``, the gradient of the teleports of the hop, unless the array is empty;
-    - ``dot``, the gradient of each weight, which is the sum over hops of ``<x_i, y_j>``, unless the
-      array is empty;
-    - ``delta``, for each query the sum of weight times gradient of the weight.
-    """
+    # Let y be the values before a hop, whose message is their weighted sum. From x, the gradient of
+    # this message: grad, of y; next_x, of the previous message; grad_start, grad_teleport and dot,
+    # of original values, teleports and weights, summed over hops, the latter two unless empty;
+    # delta, the sum of weight times its gradient of each query.
     indptr, edge_query = edges.indptr, edges.column
     y = np.empty((1, x.shape[2]), x.dtype)
     for hop in range(len(teleport)):  # the last hop first
@@ -205,9 +158,9 @@ def _diffuse_backward(
 
 @jit_inline
 def restart_row(out, row, message, start, teleport, i):
-    """Write ``(1 - teleport) * message[i] + teleport * start[i]`` to ``out[row]``. If ``teleport``
-    is 0, ``start`` is not read, so a non-finite value in it has no effect."""
+    """Write ``(1 - teleport) * message[i] + teleport * start[i]`` to ``out[row]``."""
     copy_row(out, row, 0, message, i, 0, message.shape[1])
+    # so that a non-finite start has no effect with a teleport of 0
     if teleport != 0:
         multiply_row(out, row, out.dtype.type(1 - teleport))
         add_row(out, row, teleport, start, i)

@@ -131,9 +131,7 @@ differentiate(diffused_attention, _differentiate_diffused, _save_diffused)
 
 
 def empty_messages(value: Tensor, teleport: Tensor, keep_messages: bool) -> Tensor:
-    """Return an uninitialised tensor for the weighted sums of values in each message-passing step
-    (hop), ``[hops, heads, nodes, channels]``. Without ``keep_messages``, it is empty. ``value`` is
-    ``[nodes, heads, channels]``, and ``teleport`` has an entry for each hop."""
+    """Return uninitialised messages, ``[hops or 0, heads, nodes, channels]``."""
     nodes, heads, channels = value.shape
     return value.new_empty(teleport.size(0) if keep_messages else 0, heads, nodes, channels,
                            dtype=accumulation_dtype(value))

@@ -1,5 +1,4 @@
-"""Attention over several hops in Triton. The weights are computed once, and each hop is a sparse
-product."""
+"""Attention over several hops in Triton: weights once, and a sparse product for each hop."""
 
 from __future__ import annotations
 
@@ -87,16 +86,9 @@ def diffused_attention_backward_cuda(
 
 def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
             messages: Tensor) -> Tensor:
-    """Return the values after all message-passing steps (hops), ``[nodes, heads, channels]``.
-
-    Args:
-        weight (Tensor): ``[heads, num_edges]``.
-        value (Tensor): ``[nodes, heads, channels]``.
-        teleport (Tensor): ``[hops, nodes, heads]``.
-        rows (Rows): The edges grouped by query.
-        messages (Tensor): Unless it is empty, the weighted sums of values in each hop are written
-            here, ``[hops, heads, nodes, channels]``.
-    """
+    """Return the values after all hops, and write their messages unless ``messages`` is empty."""
+    # weight: [heads, num_edges]; value: [nodes, heads, channels]; teleport: [hops, nodes, heads];
+    # messages: [hops, heads, nodes, channels]
     dtype = accumulation_dtype(value)
     start = z = value.to(dtype)
     for hop in reversed(range(len(teleport))):
@@ -111,10 +103,7 @@ def diffuse(weight: Tensor, value: Tensor, teleport: Tensor, rows: Rows,
 def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor, teleport: Tensor,
               both: BothOrders, needs_weight: bool,
               needs_teleport: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of diffusion, several steps of message passing: those of the attention
-    weights ``weight`` ``[heads, num_edges]``, of ``value`` and of ``teleport``. A gradient that is
-    not needed is an empty tensor. ``messages`` are those that :func:`diffuse` has written, and
-    ``both`` has the edges in both orders."""
+    """Return the gradients of weights, values and teleports, empty where not needed."""
     dtype = accumulation_dtype(value)
     start, grad = value.to(dtype), grad_out.to(dtype)
     grad_weight = torch.zeros_like(weight) if needs_weight else weight.new_empty(0)
@@ -136,17 +125,7 @@ def hop_grads(grad_out: Tensor, messages: Tensor, weight: Tensor, value: Tensor,
 
 
 def _before(hop: int, messages: Tensor, value: Tensor, start: Tensor, teleport: Tensor) -> Tensor:
-    """Return the values ``[nodes, heads, channels]`` before hop number ``hop``. Hops are counted
-    down to 0, so the first hop has the largest number.
-
-    Args:
-        hop (int): Number of the hop.
-        messages (Tensor): The weighted sums of values in each hop, ``[hops, heads, nodes,
-            channels]``.
-        value (Tensor): The original values.
-        start (Tensor): The original values in the dtype of accumulation.
-        teleport (Tensor): ``[hops, nodes, heads]``.
-    """
+    # hops count down to 0
     if hop == len(teleport) - 1:
         return value
     return restart(messages[hop + 1].transpose(0, 1), start, teleport[hop + 1].unsqueeze(-1))

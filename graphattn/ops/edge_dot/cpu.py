@@ -17,13 +17,18 @@ from graphattn.ops.cpu.chunks import (
     odd_lines,
     put,
 )
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.gathered import add_products, dots
 from graphattn.ops.cpu.key_grads import KeyGrads
 from graphattn.ops.cpu.launch import in_threads
-from graphattn.ops.cpu.rows import clear_row, node_rows, prefetch_row
-from graphattn.ops.cpu.schedule import cut_for_chunks, max_row_length, max_rows, next_item, run
-from graphattn.ops.pages import new_rows
+from graphattn.ops.cpu.rows import clear_row, new_rows, node_rows, prefetch_row
+from graphattn.ops.cpu.schedule import (
+    Edges,
+    cut_for_chunks,
+    max_row_length,
+    max_rows,
+    next_item,
+    run,
+)
 from graphattn.ops.registration import accumulation_dtype
 
 
@@ -60,9 +65,6 @@ def edge_dot_backward_cpu(
 
 @in_threads
 def _dot(items, progress, query, key, heads, dot, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the dot product of the query and the
-    key of each edge to ``dot``, ``[num_edges, heads]``. ``query`` and ``key`` are ``[nodes * heads,
-    channels]``."""
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = max_row_length(indptr), np.empty(max_rows(items), np.int64)
     row_dot = np.empty(longest, query.dtype)
@@ -95,14 +97,6 @@ def _dot(items, progress, query, key, heads, dot, edges):
 @in_threads
 def _dot_backward(items, progress, query, key, grad_dot, heads, grad_query, grad_key,
                   shared_grad_key, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the gradients of queries to
-    ``grad_query``, and those of keys to ``grad_key`` and ``shared_grad_key``, which are the targets
-    of :class:`KeyGrads`.
-
-    ``grad_dot`` is ``[num_edges, heads]``, and all other arrays are ``[nodes * heads, channels]``.
-    Edges with a gradient of 0 are skipped, because some estimators leave half of the gradients 0.
-    So an infinite query or key has no effect along such an edge.
-    """
     indptr, edge_key, key_ptr = edges.indptr, edges.column, edges.column_ptr
     longest, position = max_row_length(indptr), np.empty(max_rows(items), np.int64)
     weight, weighted_key = np.empty(longest, query.dtype), np.empty(longest, edge_key.dtype)
@@ -130,6 +124,8 @@ def _dot_backward(items, progress, query, key, grad_dot, heads, grad_query, grad
                     clear_row(grad_query, row)
                 position[r] = first_from(up, last_key, edge_key, first, indptr[i + 1])
                 n = 0
+                # Edges with a gradient of 0 are skipped, because some estimators leave half of them
+                # 0, so an infinite query or key has no effect along such an edge.
                 for e in range(first, position[r]):
                     one = grad_dot[e, head]
                     weight[n], weighted_key[n] = one, edge_key[e]

@@ -8,8 +8,7 @@ from graphattn.ops.dense import dense_segments, of_keys
 
 
 def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
-    """Return the dot product of the query and the key of each edge, ``<query_i, key_j>``,
-    ``[num_edges, heads]``."""
+    """Return ``<query_i, key_j>`` of each edge, ``[num_edges, heads]``."""
     # Empty, so that query and key get gradients even if there are no segments.
     dot = [(query[:0] * key[:0]).sum(-1)]
     for queries, keys, _, at, mask in dense_segments(graph):

@@ -35,8 +35,7 @@ def edge_dot_backward_cuda(
 
 
 def dot_rows(query: Tensor, key: Tensor, rows: Rows, dot: Tensor, *, add: bool = False) -> None:
-    """Write the dot product of query and key of each edge to ``dot``, ``[heads, num_edges]``. With
-    ``add``, add it to the value in ``dot``."""
+    """Write the dot product of each edge to ``dot`` ``[heads, num_edges]``, or ``add`` it."""
     _, heads, channels = query.shape
     tile = Tile.of(key.dtype, rows.num_rows, rows.num_edges, channels)
     launch(dot_of_rows, rows.grid(heads, tile.ROWS), *rows.pointers(), query.contiguous(),
@@ -49,9 +48,8 @@ def dot_of_rows(
         indptr, edge_key, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
         query, key, dot, num_edges, HEADS: tl.constexpr, CHANNELS: tl.constexpr, ADD: tl.constexpr,
         DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr, WIDTH: tl.constexpr):
-    """Kernel: write the dot products of some queries with the keys of their edges to ``dot``,
-    ``[HEADS, num_edges]``. With ``ADD``, add them to the values in ``dot``. The arguments up to
-    ``part`` are :meth:`Rows.pointers`."""
+    """Kernel: write the dot products of some queries with the keys of their edges."""
+    # up to part: Rows.pointers
     row, begin, end, _, is_task, _ = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)

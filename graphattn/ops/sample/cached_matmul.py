@@ -10,18 +10,7 @@ from graphattn._tensors import is_traced
 
 
 class CachedMatmul:
-    """Function that caches the product of two batches of matrices. It computes the product again
-    only if it is called with other factors, or if a factor or the product was modified in place.
-
-    Results of operations are compared by version, which in-place changes increment. Leaves of the
-    autograd graph are compared by value, because changes through ``.data``, as in clamping or
-    averaging weights, do not increment the version. Each call returns a result with its own
-    autograd graph, so any number of backward passes are possible.
-
-    Args:
-        compares_leaves (bool): Whether leaves are compared by value. Pass ``False`` if no caller
-            has a reference to the factors.
-    """
+    """Batched matrix product, computed again only for other or modified factors."""
 
     def __init__(self, compares_leaves: bool = True):
         self._compares_leaves = compares_leaves
@@ -30,20 +19,20 @@ class CachedMatmul:
         self._kept: _Kept | None = None
 
     def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, Tensor]) -> Tensor:
-        """Return ``torch.bmm(x, y)``, from the cache if possible. ``x`` and ``y`` must depend only
-        on the tensors ``sources``, whose changes are detected."""
+        # x and y must depend only on ``sources``. Results of operations are compared by version,
+        # which in-place changes increment. Leaves are compared by value, because changes through
+        # .data, as in clamping or averaging weights, do not increment it.
         leaves = [source for source in sources if source.is_leaf] if self._compares_leaves else []
         if not _can_be_kept(sources, leaves):
             return torch.bmm(x, y)
         kept = self._kept
         if kept is None or not kept.is_of(sources, leaves):
             kept = self._kept = _Kept(torch.bmm(x.detach(), y.detach()), sources, leaves)
+        # with an autograd graph of its own, so that any number of backward passes are possible
         return _Product.apply(x, y, kept.product) if torch.is_grad_enabled() else kept.product
 
 
 class _Kept:
-    """A cached matrix product, with the values and versions of its factors to detect changes."""
-
     def __init__(self, product: Tensor, sources: tuple[Tensor, Tensor], leaves: list[Tensor]):
         self.product = product
         self._versions = self._versions_with(*sources)
@@ -60,13 +49,8 @@ class _Kept:
 
 
 def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
-    """Return whether the product of two matrices may be cached. ``sources`` are the tensors from
-    which the matrices are computed, and ``leaves`` are those of them that are compared by value.
-
-    It may not be cached for traced or transformed tensors, which have no values yet; in inference
-    mode, which tracks no versions and makes tensors unusable for training; with forward-mode
-    derivatives; and for leaves on a GPU, where the comparison takes longer than the product.
-    """
+    # Traced or transformed tensors have no values yet. Inference mode tracks no versions and makes
+    # tensors unusable for training. Comparing leaves on a GPU takes longer than the product.
     x, y = sources
     if (is_traced(x, y) or torch.is_inference_mode_enabled() or x.is_inference()
             or y.is_inference() or torch._C._are_functorch_transforms_active()
@@ -76,8 +60,6 @@ def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
 
 
 class _Product(torch.autograd.Function):
-    """Autograd function that returns a cached matrix product and computes its gradient."""
-
     @staticmethod
     def forward(x: Tensor, y: Tensor, product: Tensor) -> Tensor:
         return product.view_as(product)

@@ -11,10 +11,8 @@ from graphattn.graphs.segments import Segments
 
 
 class Chunk(NamedTuple):
-    """Pairs of queries and keys whose products are computed at once. The queries are consecutive
-    queries of one sequence (segment), or all queries of several segments of the same shape. The
-    keys are all keys of these segments, or a *piece* of the keys of each segment: a range of
-    them."""
+    """Consecutive queries of one segment, or all of several of one shape, and a piece of their
+    keys."""
 
     first_query: Tensor  # of each segment, int64 [segments]
     num_queries: int  # of each segment
@@ -28,24 +26,15 @@ class Chunk(NamedTuple):
         return self.first_query.numel() * self.num_queries * self.num_keys
 
     def queries(self) -> Tensor:
-        """Return the queries of the chunk, int64 ``[segments * num_queries]``."""
         return _nodes(self.first_query, self.num_queries)
 
     def first_keys(self) -> Tensor:
-        """Return for each query of the chunk the first key that it is paired with, int64
-        ``[segments * num_queries]``."""
+        # the first key that each query of the chunk is paired with
         return self.first_key.repeat_interleave(self.num_queries)
 
     def products(self, query_factor: Tensor, key_factor: Tensor, workspace: Tensor) -> Tensor:
-        """Return the products of the factors of all pairs of the chunk, ``[segments *
-        num_queries, num_keys]``.
-
-        Args:
-            query_factor (Tensor): ``[all queries, k]``.
-            key_factor (Tensor): ``[all keys, k]``.
-            workspace (Tensor): Flat tensor of at least ``num_pairs`` elements, which stores the
-                result.
-        """
+        """Return the products of all pairs, ``[segments * num_queries, num_keys]``, in the
+        workspace."""
         shape = (self.first_query.numel(), self.num_queries, self.num_keys)
         product = workspace[:self.num_pairs].view(shape)
         query = _rows(query_factor, self.first_query, self.num_queries)
@@ -55,15 +44,8 @@ class Chunk(NamedTuple):
 
 def chunks_of(segments: Segments, pairs_per_chunk: int,
               keys_per_piece: int | None = None) -> list[Chunk]:
-    """Return chunks that together contain all pairs inside the sequences (segments).
-
-    Args:
-        segments (Segments): The segments.
-        pairs_per_chunk (int): A chunk has at most about this number of pairs, or the pairs of a
-            single query.
-        keys_per_piece (int, optional): The keys of a segment are cut into pieces of this number of
-            keys; they are not cut if omitted.
-    """
+    """Return chunks that together contain all pairs inside the segments."""
+    # of at most about pairs_per_chunk pairs, or the pairs of a single query
     segment_shape = torch.stack([segments.query_ptr.diff(), segments.key_ptr.diff()], dim=1)
     chunks = []
     for num_queries, num_keys in sorted({(n, m) for n, m in segment_shape.tolist() if n and m}):
@@ -85,8 +67,7 @@ def _nodes(first: Tensor, size: int) -> Tensor:
 
 
 def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
-    """Return ``factor[first[s]:first[s] + size]`` for each sequence s, ``[sequences, size, k]``.
-    The result is a view for one sequence, and on CPUs also for adjacent sequences."""
+    # a view for one segment, and on CPUs also for adjacent segments
     num_segments = first.numel()
     if num_segments == 1 or first.device.type == 'cpu' and _are_adjacent(first, size):
         factor = factor.narrow(0, int(first[0]), size * num_segments)
@@ -96,6 +77,5 @@ def _rows(factor: Tensor, first: Tensor, size: int) -> Tensor:
 
 
 def _are_adjacent(first: Tensor, size: int) -> bool:
-    """Return whether the ranges of ``size`` nodes that begin at the nodes ``first`` have no gaps
-    between them. The ranges must ascend without overlap."""
+    # the ranges ascend without overlap
     return int(first[-1] - first[0]) == size * (first.numel() - 1)

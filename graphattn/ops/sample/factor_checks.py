@@ -14,8 +14,7 @@ from graphattn.graphs.segments import Segments
 
 def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
                   key_ptr: Tensor | None) -> None:
-    """Raise an error unless the factors ``query_factor``, ``mixing`` and ``key_factor`` are valid
-    and agree in shape and device. The dict ``factors`` has them in this order."""
+    """Raise an error unless the factors are valid and agree in shape and device."""
     check_floating(**factors)
     query_factor, mixing, key_factor = factors.values()
     for name, factor in (('query_factor', query_factor), ('key_factor', key_factor)):
@@ -40,9 +39,9 @@ def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
 
 
 def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
-    """Raise a ValueError if a factor has a negative or non-finite value. Factors on a GPU and
-    traced factors are not checked."""
+    """Raise a ValueError if a factor has a negative or non-finite value."""
     factors = {name: factor.detach() for name, factor in factors.items() if factor.numel()}
+    # factors on a GPU and traced factors are not checked
     if not factors or not _can_be_read(*factors.values()):
         return
     with torch.autocast(next(iter(factors.values())).device.type, enabled=False):
@@ -55,8 +54,7 @@ def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
 
 
 def _can_be_read(*tensors: Tensor) -> bool:
-    """Return whether the values of tensors can be read without synchronising a GPU. The result is
-    False for traced tensors, which have no values."""
+    # without synchronising a GPU
     return tensors[0].device.type == 'cpu' and not is_traced(*tensors)
 
 
@@ -74,9 +72,7 @@ def _check_nodes_of_heads(factors: dict[str, Tensor]) -> None:
 
 
 def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int, int]) -> None:
-    """Raise a ValueError unless all heads have equal numbers of sequences (segments), queries and
-    keys. ``sizes`` are the numbers of queries and of keys. On a GPU, only the number of segments is
-    checked."""
+    """Raise a ValueError unless heads have equal numbers of segments, queries and keys."""
     if num_heads == 1 or len(segments) == 0:
         return
     segments_per_head, rest = divmod(len(segments), num_heads)
@@ -84,6 +80,7 @@ def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int
         raise ValueError(f"'query_ptr' must mark a multiple of {num_heads} segments, equally many "
                          f"for each of the {num_heads} heads of 'mixing' (got {len(segments)} "
                          f"segments)")
+    # on a GPU, only the number of segments is checked
     if not _can_be_read(segments.query_ptr):
         return
     for name, ptr, size in (('query_ptr', segments.query_ptr, sizes[0]),

@@ -9,8 +9,7 @@ from importlib import import_module
 import torch
 
 from graphattn._checks import check_generator, check_kind, did_you_mean
-from graphattn._compiler import CompilerMissing
-from graphattn._triton import OLDEST, runs_on
+from graphattn._compiler import OLDEST, CompilerMissing, runs_on
 from graphattn.ops.sample.factor_checks import check_finite_and_not_negative
 from graphattn.ops.sample.factor_model import FactorModel
 
@@ -19,8 +18,6 @@ MAX_DRAWS = 2**36
 
 def check_sampling(model: FactorModel, generator: torch.Generator | None, method: str,
                    methods: tuple[str, ...]) -> None:
-    """Raise an error unless the arguments of a sampler are valid. ``methods`` are the names that
-    the sampler accepts as ``method``."""
     check_kind('model', model, FactorModel)
     if method not in methods:
         raise ValueError(f"'method' must be one of {methods} (got {method!r}"
@@ -32,16 +29,10 @@ def check_sampling(model: FactorModel, generator: torch.Generator | None, method
 
 
 def takes_compiled(model: FactorModel, method: str) -> bool:
-    """Return whether ``method`` runs in compiled loops (numba on CPUs, Triton on NVIDIA's GPUs).
-    For ``'auto'``, return whether compiled loops are available.
-
-    Raises:
-        ValueError: The method is compiled, and there are no compiled loops for the device of the
-            model.
-        CompilerMissing: The method is compiled, and its compiler cannot be imported.
-    """
+    """Return whether ``method`` runs in compiled loops, or raise an error if it cannot."""
     if method == 'torch':
         return False
+    # numba on CPUs, Triton on NVIDIA's GPUs; 'auto' falls back
     is_auto, device = method == 'auto', model.device
     if device.type != 'cpu' and not runs_on(device):
         if is_auto:
@@ -60,12 +51,7 @@ def takes_compiled(model: FactorModel, method: str) -> bool:
 
 
 def check_rate(expected_draws: float, model: FactorModel) -> None:
-    """Raise an error unless ``expected_draws`` random (query, key) pairs, the number that is
-    expected from a model, fit in memory.
-
-    Raises:
-        ValueError: The draws do not fit in memory.
-    """
+    """Raise a ValueError unless the expected draws fit in memory."""
     if not expected_draws < MAX_DRAWS:
         check_finite_and_not_negative(model.factors())
         raise ValueError(f"'model' must have fewer expected draws, because these do not fit in "
@@ -74,8 +60,6 @@ def check_rate(expected_draws: float, model: FactorModel) -> None:
 
 
 def bound_is_too_high(bound: float, query: int) -> ValueError:
-    """Return the error to raise if ``method='thin'`` cannot sample a model, because ``bound``, an
-    upper bound of the edge probabilities of ``query``, is not below 1."""
     return ValueError(f"'method' must not be 'thin' for this model, because 'thin' needs a bound "
                       f"below 1 on the edge probabilities of each query (got the bound {bound:.6g} "
                       f"for query {query}); pass method='compare'")

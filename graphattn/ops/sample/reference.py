@@ -18,16 +18,12 @@ DISTRIBUTIONS = {
 
 
 def edge_probabilities(model: FactorModel, distribution: str) -> Tensor:
-    """Return the probability of each pair of a query and a key, ``[num_queries, num_keys]``. Pairs
-    outside the sequences (segments) have probability 0. ``distribution`` is a key of
-    :data:`DISTRIBUTIONS`, ``'bernoulli'`` or ``'poisson'``."""
+    """Return the probability of each pair, ``[num_queries, num_keys]``, 0 outside segments."""
     return DISTRIBUTIONS[distribution](model.expectation())
 
 
 def sample(model: FactorModel, distribution: str, generator: torch.Generator) -> BipartiteGraph:
-    """Return a graph in which each pair of a query and a key is an edge with its probability,
-    independently of the other pairs. ``distribution`` is ``'bernoulli'`` or ``'poisson'``, as in
-    :func:`edge_probabilities`."""
+    """Return a graph in which each pair is an edge with its probability, independently."""
     prob = edge_probabilities(model, distribution)
     is_edge = torch.rand(prob.shape, dtype=prob.dtype, generator=generator) < prob
     query, key = is_edge.nonzero().unbind(1)

@@ -18,12 +18,7 @@ PAIRS_PER_CHUNK = {'cpu': 2**20, 'cuda': 2**26}
 
 def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
                       pairs_per_chunk: int | None = None) -> BipartiteGraph:
-    """Return a graph in which each pair of a query and a key is an edge with its probability under
-    ``model``, drawn by torch. ``pairs_per_chunk`` is the number of pairs that are drawn at once.
-
-    Raises:
-        ValueError: A probability exceeds 1, even without exploration.
-    """
+    """Return a graph in which each pair is an edge with its probability under ``model``."""
     if pairs_per_chunk is None:
         pairs_per_chunk = PAIRS_PER_CHUNK.get(model.device.type, PAIRS_PER_CHUNK['cuda'])
     mixed_query, key_factor = model.mixed_query(), model.key_factor.to(model.dtype)
@@ -48,26 +43,16 @@ def sample_with_torch(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class _Trials:
-    """Buffers and loop that decide for each (query, key) pair by a random trial whether it is an
-    edge, for one range of queries after the other.
-
-    All ranges share the large buffers. New buffers for each range would not fit between the stored
-    edges of earlier ranges, so memory would grow by the size of the buffers with each range.
-    """
-
+    # All ranges share the large buffers: new ones would not fit between the stored edges of earlier
+    # ranges, so memory would grow by the size of the buffers with each range.
     def __init__(self, device: torch.device):
         self._word = torch.empty(0, dtype=torch.long, device=device)
         self._noise = torch.empty(0, device=device)
 
     def successes(self, prob: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the indices of successful trials, ascending, int64. ``prob`` has the probability
-        of each trial, and is overwritten.
-
-        A trial succeeds if a uniform random value is below its probability. The first byte of this
-        value decides all but one in 256 trials. The remaining bytes are drawn only for trials that
-        have not failed by the first byte. This is faster than 24 random bits for every trial, and
-        more precise, because values have 32 bits.
-        """
+        # ``prob`` is overwritten. The first byte of a uniform value decides all but one in 256
+        # trials, the others are drawn only for trials that have not failed by it. This is faster
+        # than 24 random bits for every trial, and more precise, because values have 32 bits.
         prob = prob.flatten()
         if prob.numel() > self._noise.numel():
             self._noise = prob.new_empty(prob.numel())

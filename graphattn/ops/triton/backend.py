@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from graphattn._triton import runs_on
+from graphattn._compiler import runs_on
 from graphattn.ops import on_graphs
 from graphattn.ops.backend import Backend
 

@@ -30,8 +30,7 @@ TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}  # of accumulatio
 
 
 def width_of(channels: int) -> int:
-    """Return the number of channels of a node that a program loads: ``channels`` rounded up to a
-    power of two, at least 16."""
+    # that a program loads
     return max(triton.next_power_of_2(channels), _MIN_CHANNELS)
 
 
@@ -46,9 +45,7 @@ class Tile(NamedTuple):
     @classmethod
     def of(cls, dtype: torch.dtype, num_rows: int, num_edges: int, channels: int,
            value_channels: int = 0) -> Tile:
-        """Return the sizes for vectors of ``channels`` and ``value_channels`` elements, and rows of
-        about ``num_edges / num_rows`` edges. For longer vectors, fewer edges are loaded together,
-        because registers are limited."""
+        # fewer edges together for longer vectors, because registers are limited
         width, value_width = width_of(channels), width_of(value_channels)
         pairs = min(_MAX_EDGES, _BYTES_OF_A_TILE // (max(width, value_width) * dtype.itemsize))
         edges = min(pairs, max(4, triton.next_power_of_2(num_edges // max(num_rows, 1))))
@@ -57,19 +54,15 @@ class Tile(NamedTuple):
 
 def launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
            num_warps: int = 1, **constants) -> None:
-    """Launch a kernel on the device of its first argument.
-
-    By default, a program is one warp. So its sums need no barriers, and while one program waits for
-    memory, a multiprocessor runs others.
-    """
+    """Launch a kernel on the device of its first argument."""
+    # A program of one warp needs no barriers, and while one waits for memory, others run.
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):
             function[grid](*arguments, **constants, num_warps=num_warps)
 
 
 def strides_of(values: Tensor | None) -> tuple[int, int]:
-    """Return the strides of ``values`` ``[num_edges, heads or 1]`` over edges and over heads. The
-    latter is 0 if all heads share the values. Return 0 and 0 for None."""
+    """Return the strides over edges and heads, 0 for a single head and for None."""
     if values is None:
         return 0, 0
     return values.stride(0), values.stride(1) if values.size(1) > 1 else 0

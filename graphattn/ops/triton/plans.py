@@ -1,9 +1,7 @@
-"""Plans: facts about a graph that kernels need beside its edges. A plan is computed once for each
-graph.
+"""Plans: facts about a graph that kernels need beside its edges, computed once on the GPU.
 
-The GPU computes plans, and the host must not wait for the GPU. So the host first uses upper bounds
-of the numbers in a plan. The numbers themselves arrive on the host some calls later, and from then
-on the host omits launches that are not needed.
+The host must not wait for the GPU. So it first uses upper bounds of the numbers in a plan, and when
+these have arrived some calls later, it omits launches that are not needed.
 """
 
 from __future__ import annotations
@@ -22,10 +20,7 @@ _OF_GRAPHS = WeakTensorKeyDictionary()  # the plans of each graph, by the tensor
 TIMES_BEFORE_COPY = 8  # number of requests after which a number is copied to the host
 
 
-class _Plans(NamedTuple):
-    """The plans of a graph for one order of its edges (by query or by key), valid until the edges
-    change."""
-
+class _Plans(NamedTuple):  # for one order of the edges, valid until they change
     indptr: Tensor
     versions: tuple[int, int]  # of indptr and of the columns, which in-place changes increment
     by_name: dict[Hashable, object]
@@ -33,16 +28,8 @@ class _Plans(NamedTuple):
 
 def once_per_graph(name: Hashable, indptr: Tensor, column: Tensor,
                    make: Callable[[], Plan]) -> Plan:
-    """Return the plan that ``make`` computes. It is computed once for each graph and ``name``. A
-    plan has facts about a graph that kernels need beside its edges.
-
-    Args:
-        name (Hashable): The kind of the plan, with all settings that it depends on.
-        indptr (Tensor): Where the edges of each row begin.
-        column (Tensor): The node at the other end of each edge. Plans are stored as long as both
-            tensors live and are not changed in place.
-        make (Callable): Computes the plan, without arguments.
-    """
+    """Return the plan that ``make`` computes once for each graph and ``name``."""
+    # name: with all settings that the plan depends on
     plans = _OF_GRAPHS.get(column)
     versions = _version(indptr), _version(column)
     if plans is None or plans.indptr is not indptr or plans.versions != versions:
@@ -66,15 +53,7 @@ def _is_capturing(device: torch.device) -> bool:
 
 
 class Arriving:
-    """An integer on the GPU that is copied to the host without waiting for the GPU. An integer on
-    the CPU is read at once.
-
-    The copy starts at call number :data:`TIMES_BEFORE_COPY` of :meth:`now`, because it pays off
-    only if the integer is needed several times.
-
-    Args:
-        number (Tensor): The integer, a tensor with one element.
-    """
+    """An integer on the GPU that is copied to the host without waiting for the GPU."""
 
     def __init__(self, number: Tensor):
         self._there, self._times = number, 0

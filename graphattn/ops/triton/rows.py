@@ -1,9 +1,7 @@
-"""Division of the rows of a graph into tasks. A row contains the edges of a query, or the edges of
-a key, and each program of a kernel computes some tasks.
+"""Division of the rows of a graph, its edges by query or by key, into tasks.
 
-A long row is cut into parts, and each part is a task. The first part of a row has the same number
-as the row, and its *further parts* have numbers above. Programs write the sums of parts into
-workspaces, and a second kernel adds them up.
+A long row is cut into parts. The first part has the number of the row, *further parts* have numbers
+above. Programs write sums of parts into workspaces, and a second kernel adds them up.
 """
 
 from __future__ import annotations
@@ -27,17 +25,11 @@ _OF_A_TILE = tl.constexpr(ROWS_OF_A_TILE)  # which kernels can read
 
 
 class Tasks(NamedTuple):
-    """Division of the rows of a graph into tasks. Each program of a Triton kernel (one instance of
-    the kernel on the GPU) computes one or several tasks.
+    """Division of places, rows or groups of consecutive rows, into tasks."""
 
-    A *place* is a row, or a group of consecutive rows. A place with few edges is one task. A place
-    with many edges is cut into several tasks, its *parts*. The first tasks are the first parts of
-    all places, in the order of the places. The other tasks are the *further parts*.
-
-    The GPU counts the further parts. The host does not wait for this number, but launches enough
-    programs for an upper bound of it. Programs that find no part to compute return at once.
-    """
-
+    # The first tasks are the first parts of all places. The GPU counts the further parts, and the
+    # host launches programs for an upper bound of their number, which return at once without a
+    # part.
     more: Tensor  # for each place, first number and count of its further parts, int32 [2, places]
     place_of_more: Tensor  # place of each further part, int32 [max_more + 1]; see put_more
     num_places: int
@@ -48,16 +40,8 @@ class Tasks(NamedTuple):
     @classmethod
     def of(cls, num_places: int, max_more: int, like: Tensor, cut: Callable[[Tensor, Tensor], None],
            rows_of_each: int = 1) -> Tasks:
-        """Divide places into tasks.
-
-        Args:
-            num_places (int): Number of places.
-            max_more (int): Upper bound of the number of further parts.
-            like (Tensor): A tensor on the device of the graph.
-            cut (Callable): Function of ``(more, place_of_more)`` that launches a kernel to fill
-                these fields. It is not called if ``max_more`` or ``num_places`` is 0.
-            rows_of_each (int): Number of rows of a place.
-        """
+        """Divide places into tasks; ``cut(more, place_of_more)`` launches a kernel that fills
+        these."""
         if max_more == 0 or num_places == 0:
             nothing = like.new_empty(1, dtype=torch.int32)
             return cls(nothing, nothing, num_places, 0, rows_of_each, None)
@@ -69,8 +53,7 @@ class Tasks(NamedTuple):
 
     @property
     def most(self) -> int:
-        """Return the number of further parts, those after the first part of a place. Until the
-        number has arrived on the host, return the upper bound ``max_more``."""
+        # max_more until the number of further parts has arrived on the host
         end = None if self.end_of_more is None else self.end_of_more.now()
         return self.max_more if end is None else end - self.num_places
 
@@ -79,21 +62,14 @@ class Tasks(NamedTuple):
         return self.num_places + self.most
 
     def parts(self, heads: int, channels: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised workspace for the sums of the parts of long rows, ``[heads,
-        parts, channels]``. The sums of all further parts come first. Those of the first parts of
-        the places that were cut come after them."""
+        """Return an uninitialised workspace for the sums of parts, ``[heads, parts, channels]``."""
+        # further parts come first, then the first parts of places that were cut
         number = max(self.max_more and 2 * self.max_more * self.rows_of_each, 1)
         return self.more.new_empty(heads, number, channels, dtype=dtype)
 
     def add(self, parts: Tensor, out: Tensor, num_tiles: Tensor | None = None) -> None:
-        """Write the sum over the parts of each long row to ``out``.
-
-        Args:
-            parts (Tensor): The sums of all parts, in the workspace of :meth:`parts`.
-            out (Tensor): ``[num_rows, heads, channels]``.
-            num_tiles (Tensor, optional): A number for each block of 64 rows, above 0 if kernels
-                over tiles compute the block. The rows of these blocks are left out.
-        """
+        """Write the sum over the parts of each long row to ``out``, ``[num_rows, heads,
+        channels]``."""
         num_rows, heads, channels = out.shape
         launch(add_parts, (self.most * self.rows_of_each, heads), parts, out, self.more,
                self.place_of_more, num_tiles, parts.size(1), num_rows, self.max_more, HEADS=heads,
@@ -102,8 +78,7 @@ class Tasks(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The edges of a graph grouped by query or by key, and the tasks into which kernels divide the
-    rows."""
+    """The edges of a graph grouped by query or by key, and the tasks that kernels compute."""
 
     indptr: Tensor  # where the edges of each row begin
     column: Tensor  # the node at the other end of each edge
@@ -131,21 +106,16 @@ class Rows(NamedTuple):
         return self.column.numel()
 
     def grid(self, heads: int, rows: int) -> tuple[int, int]:
-        """Return the grid of programs for kernels in which a program computes ``rows`` tasks of one
-        head. Programs of the same head are consecutive, so that the vectors that they gather stay
-        in the cache."""
+        # programs of a head are consecutive, so that the vectors that they gather stay in the cache
         return triton.cdiv(self.tasks.number, rows), heads
 
     def pointers(self) -> tuple[Tensor | int | None, ...]:
-        """Return the edges and the tasks in the order in which kernels take them: their first
-        arguments, from ``indptr`` to ``part``."""
+        """Return the first arguments of kernels, from ``indptr`` to ``part``."""
         tasks = self.tasks
         return (self.indptr, self.column, tasks.more, tasks.place_of_more, self.num_tiles,
                 self.num_rows, tasks.number, tasks.max_more, self.edges_of_a_part)
 
     def add(self, parts: Tensor, out: Tensor) -> None:
-        """Write the sum over the parts of each long row to ``out``, ``[num_rows, heads,
-        channels]``. ``parts`` is the workspace of :meth:`Tasks.parts`."""
         self.tasks.add(parts, out, self.num_tiles)
 
 
@@ -161,8 +131,7 @@ def _tasks(indptr: Tensor, num_edges: int, edges_of_a_part: int) -> Tasks:
 
 @kernel
 def cut_rows(indptr, more, place_of_more, num_rows, max_more, part, PLACES: tl.constexpr):
-    """Kernel: cut the edges of queries with many edges into parts of ``part`` edges, and write
-    where these parts are to ``more`` and ``place_of_more``, as :func:`put_more` does."""
+    """Kernel: cut long rows into parts of ``part`` edges."""
     row = tl.program_id(0).to(tl.int64) * PLACES + tl.arange(0, PLACES)
     begin = tl.load(indptr + row, mask=row < num_rows, other=0)
     end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
@@ -172,15 +141,10 @@ def cut_rows(indptr, more, place_of_more, num_rows, max_more, part, PLACES: tl.c
 
 @triton.jit
 def put_more(count, place, more, place_of_more, num_places, max_more):
-    """Give numbers to the further parts of some places, those after the first part. ``count`` has
-    the number of further parts of each place. Write the first number and the count of each place to
-    ``more``, and the place of each part to ``place_of_more``.
-
-    Programs take numbers from a counter, the last element of ``place_of_more``, which begins at
-    ``num_places``. So numbers may differ between runs, but the parts of a place are consecutive,
-    and sums keep their order.
-    """
+    """Give numbers to the further parts of some places, which have ``count`` each."""
     first = tl.cumsum(count, axis=0) - count
+    # The counter is the last element of place_of_more, from num_places on. Numbers may differ
+    # between runs, but the parts of a place are consecutive, so sums keep their order.
     first += tl.atomic_add(place_of_more + max_more, tl.sum(count, axis=0)) - num_places
     tl.store(more + place, first, mask=place < num_places)
     tl.store(more + num_places + place, count, mask=place < num_places)
@@ -191,14 +155,8 @@ def put_more(count, place, more, place_of_more, num_places, max_more):
 @triton.jit
 def edges_of_tasks(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part,
                    ROWS: tl.constexpr):
-    """Return six values for each of the ``ROWS`` tasks of this program. A task is a row (all edges
-    of a query), or a part of a long row. The arguments are :meth:`Rows.pointers` without the
-    columns.
-
-    The values are: its row; where its edges begin; where they end; the index of its sums in the
-    workspace of :meth:`Tasks.parts`; whether the task exists; and whether it is a part of a long
-    row.
-    """
+    """Return row, first and last edge, slot of its sums, and whether each task exists and is a
+    part."""
     task = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     number = task - num_rows  # of a further part
     is_more = number >= 0
@@ -219,8 +177,7 @@ def edges_of_tasks(indptr, more, row_of_more, num_tiles, num_rows, num_tasks, ma
 @triton.jit
 def gather(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, mask,
            DTYPE: tl.constexpr):
-    """Return the vectors ``x[node, head]``, ``[nodes..., WIDTH]``, from ``x`` ``[num_nodes, HEADS,
-    CHANNELS]``. They are 0 if ``mask`` is false, and from channel ``CHANNELS`` on."""
+    """Return ``x[node, head]``, ``[nodes..., WIDTH]``, 0 outside ``mask`` and ``CHANNELS``."""
     channel = tl.arange(0, WIDTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     if len(node.shape) == 2:
@@ -235,8 +192,7 @@ def gather(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl
 @triton.jit
 def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, mask,
         values):
-    """Write ``values`` ``[nodes, WIDTH]`` to ``x[node, head]`` if ``mask`` is true. ``x`` is
-    ``[num_nodes, HEADS, CHANNELS]``."""
+    """Write ``values`` ``[nodes, WIDTH]`` to ``x[node, head]`` if ``mask`` is true."""
     channel = tl.arange(0, WIDTH)
     at = (node.to(tl.int64) * HEADS + head) * CHANNELS
     tl.store(x + at[:, None] + channel[None, :], values.to(x.dtype.element_ty),
@@ -245,14 +201,7 @@ def put(x, node, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr):
-    """Return the row of edges whose parts this program adds up. A long row was cut into a first
-    part and further parts. There is a program for each row of each further part, but only the
-    program of the first further part of a row adds.
-
-    Returns:
-        Four values: the row; whether this program sums it; the number of its first further part;
-        and the number after its last.
-    """
+    """Return the row whose parts this program adds up, whether it does, and its further parts."""
     number, in_place = tl.program_id(0) // ROWS, tl.program_id(0) % ROWS
     place, num_places = tl.load(place_of_more + number).to(tl.int64), tl.cdiv(num_rows, ROWS)
     row = place * ROWS + in_place
@@ -261,14 +210,14 @@ def parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS: tl.constexpr)
     last = first + tl.load(more + num_places + place, mask=is_row, other=0)
     if num_tiles is not None:
         is_row &= tl.load(num_tiles + row // _OF_A_TILE, mask=is_row, other=0) == 0
+    # only the program of the first further part of a row adds
     return row, is_row & (number == first), first, last
 
 
 @triton.jit
 def slot_of_part(number, first, max_more, ROWS: tl.constexpr):
-    """Return where the sums of a part of a long row are in the workspace of :meth:`Tasks.parts`.
-    ``number`` is the number of the part among those after the first part of a row, or ``first - 1``
-    for the first part. ``first`` is the number of its row's second part."""
+    """Return where the sums of a part are in the workspace of :meth:`Tasks.parts`."""
+    # first: number of the second part of the row; ``first - 1`` stands for the first part
     slot = tl.where(number < first, max_more + first, number)
     return slot * ROWS + tl.program_id(0) % ROWS
 
@@ -277,9 +226,7 @@ def slot_of_part(number, first, max_more, ROWS: tl.constexpr):
 def add_parts(parts, out, more, place_of_more, num_tiles, num_parts, num_rows, max_more,
               HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr,
               DTYPE: tl.constexpr, ROWS: tl.constexpr):
-    """Kernel: write the sum over the parts into which each long row of edges was cut to ``out``,
-    ``[num_rows, HEADS, CHANNELS]``, in a fixed order. ``parts`` is the workspace of
-    :meth:`Tasks.parts`, and ``more`` and ``place_of_more`` are fields of :class:`Tasks`."""
+    """Kernel: write the sum over the parts of each long row to ``out``, in a fixed order."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS)
     if has_parts:

@@ -42,9 +42,7 @@ class Terms(NamedTuple):
 def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride,
            gate_head_stride, scale, edge, inside, head, SOFTCAP: tl.constexpr,
            DTYPE: tl.constexpr):
-    """Return the logits of edges, given their dot products: apply scale, gate, softcap and bias.
-    Logits are ``-inf`` if ``inside`` is false. ``edge`` has the index of each edge. Gate, bias,
-    their strides and ``SOFTCAP`` are fields of :class:`Terms`."""
+    """Return the logits of edges, given their dot products; ``-inf`` if ``inside`` is false."""
     logit = dot * tl.full((), scale, DTYPE)
     if gate is not None:
         logit *= gates(gate, gate_edge_stride, gate_head_stride, edge, inside, head, DTYPE)
@@ -59,9 +57,8 @@ def logits(dot, bias, gate, bias_edge_stride, bias_head_stride, gate_edge_stride
 @triton.jit
 def before_softcap(grad, dot, gate, gate_edge_stride, gate_head_stride, scale, edge, inside, head,
                    SOFTCAP: tl.constexpr, DTYPE: tl.constexpr):
-    """Return the gradients of the dot products after scale and gate but before the softcap, given
-    ``grad``, the gradients of logits. Without a softcap, these are equal. With a softcap, they are
-    0 if ``inside`` is false. The other arguments are those of :func:`logits`."""
+    """Return gradients before the softcap, given those of logits."""
+    # without a softcap these are equal, and not masked by ``inside``
     if SOFTCAP > 0:
         bounded = logits(dot, None, gate, 0, 0, gate_edge_stride, gate_head_stride, scale, edge,
                          inside, head, SOFTCAP, DTYPE) / tl.full((), SOFTCAP, DTYPE)
@@ -89,16 +86,14 @@ def gates(gate, edge_stride, head_stride, edge, inside, head, DTYPE: tl.constexp
 
 @triton.jit
 def place(edge_stride, head_stride, edge, head):
-    """Return the offset in memory of the value of an edge and a head, in elements. It has 64 bits,
-    because it may exceed 2**31."""
+    """Return the offset of the value of an edge and a head, 64 bits, as it may exceed 2**31."""
     return edge * edge_stride + head * tl.full((), head_stride, tl.int64)
 
 
 @triton.jit
 def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl.constexpr):
-    """Return the factor of each weight under dropout: 0 for a dropped weight, and ``keep_scale``
-    for a kept weight. The random bits of the seed, edge and head decide, as on CPUs. A weight is
-    dropped if its bits are below ``threshold``."""
+    """Return the factor of each weight under dropout, decided by the same random bits as on
+    CPUs."""
     number = (edge * HEADS + head + 1).to(tl.uint64)
     bits = mix(tl.load(seed).to(tl.uint64, bitcast=True) + number * _STEP)
     return tl.where(bits >= threshold.to(tl.uint64), tl.full((), keep_scale, DTYPE),
@@ -107,7 +102,7 @@ def kept(seed, threshold, keep_scale, edge, head, HEADS: tl.constexpr, DTYPE: tl
 
 @triton.jit
 def mix(bits):
-    """Return the hash of uint64 numbers, the same as :func:`graphattn._splitmix.mix`."""
+    # the same as graphattn._splitmix.mix
     bits = (bits ^ (bits >> 30)) * _FIRST
     bits = (bits ^ (bits >> 27)) * _SECOND
     return bits ^ (bits >> 31)
@@ -115,9 +110,7 @@ def mix(bits):
 
 @triton.jit
 def put_max_inv_sum(max_inv_sum, at, mask, row_max, inv_sum):
-    """Write the maximum logits ``row_max`` and the inverse sums of exponentials ``inv_sum`` to
-    ``max_inv_sum``, at the rows ``at``. A row without edges gets ``inf`` and 0, so that its weights
-    are 0."""
+    # inf and 0 for a row without edges, so that its weights are 0
     tl.store(max_inv_sum + 2 * at, tl.where(inv_sum == 0, float('inf'), row_max), mask=mask)
     tl.store(max_inv_sum + 2 * at + 1, inv_sum, mask=mask)
 
@@ -125,9 +118,7 @@ def put_max_inv_sum(max_inv_sum, at, mask, row_max, inv_sum):
 @triton.jit
 def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
              WIDTH: tl.constexpr):
-    """Write the results of parts of rows of edges to ``parts[slot]``: the weighted sums of values,
-    the maximum logit and the sum of exponentials. ``parts`` is the workspace of :meth:`Tasks.parts`
-    for ``CHANNELS + 2`` channels."""
+    """Write weighted sums, maximum logit and sum of exponentials of parts to ``parts[slot]``."""
     channel, at = tl.arange(0, WIDTH), slot * (CHANNELS + 2)
     tl.store(parts + at[:, None] + channel[None, :], sums,
              mask=mask[:, None] & (channel < CHANNELS)[None, :])
@@ -137,17 +128,8 @@ def put_part(parts, slot, mask, sums, row_max, row_sum, CHANNELS: tl.constexpr,
 
 def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor,
          num_tiles: Tensor | None = None) -> None:
-    """Write the output of each row that was cut into parts, its maximum logit m, and 1 over its sum
-    of ``exp(logit - m)``.
-
-    Args:
-        tasks (Tasks): The tasks, with the parts of each row.
-        parts (Tensor): The results of all parts, ``[heads, parts, channels + 2]``.
-        out (Tensor): The output, ``[num_rows, heads, channels]``.
-        max_inv_sum (Tensor): The maximum logits and inverse sums, ``[num_rows, heads, 2]``.
-        num_tiles (Tensor, optional): A number for each block of 64 rows, above 0 if kernels over
-            tiles compute the block. The rows of these blocks are left out.
-    """
+    """Write the output of each row that was cut into parts, and its softmax sums."""
+    # parts: [heads, parts, channels + 2]; num_tiles: rows in blocks above 0 are left out
     num_rows, heads, channels = out.shape
     launch(join_parts, (tasks.most * tasks.rows_of_each, heads), parts, out, max_inv_sum,
            tasks.more, tasks.place_of_more, num_tiles, parts.size(1), num_rows, tasks.max_more,
@@ -159,9 +141,7 @@ def join(tasks: Tasks, parts: Tensor, out: Tensor, max_inv_sum: Tensor,
 def join_parts(parts, out, max_inv_sum, more, place_of_more, num_tiles, num_parts, num_rows,
                max_more, HEADS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr,
                DTYPE: tl.constexpr, ROWS: tl.constexpr):
-    """Kernel: write the output, the maximum logit and the inverse sum of exponentials of each long
-    row, given the results of its parts. :func:`join` describes the arguments, and ``more`` and
-    ``place_of_more`` are fields of ``tasks``."""
+    """Kernel: join the parts of each long row for :func:`join`."""
     head = tl.program_id(1)
     row, has_parts, first, last = parts_of_a_row(more, place_of_more, num_tiles, num_rows, ROWS)
     if has_parts:

@@ -1,8 +1,7 @@
-"""The plan of tiles of a graph, made once for each order of its edges: for each block of rows the
-tiles of pairs that have edges, and which of their pairs are edges.
+"""The plan of tiles of a graph, made once for each order of its edges.
 
-Kernels read the list of a block before its tiles, so that no load waits for the edges, and multiply
-tiles whose pairs are all edges without a mask.
+Kernels read the list of a block of rows before its tiles, so that no load waits for the edges, and
+multiply tiles whose pairs are all edges without a mask.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ _BLOCKS = 256  # that a program of cut_blocks cuts
 
 
 class Tiles(NamedTuple):
-    """The tiles of the blocks of 64 rows that kernels over tiles compute. A row has the edges of a
-    query, or of a key in the backward pass. The other blocks are computed edge by edge."""
+    """The tiles of the blocks of 64 rows that kernels over tiles compute."""
 
     num_tiles: Tensor  # of each block; 0 if kernels over rows compute the block
     num_full: Tensor  # how many of them, the last ones, have no pair without an edge
@@ -42,31 +40,30 @@ class Tiles(NamedTuple):
 
     @property
     def have_rows(self) -> bool:
-        """Return whether any rows are computed in tiles: True until the host knows."""
         known = self.num_blocks.now()
+        # True until the host knows
         return known is None or known > 0
 
     @property
     def leave_rows(self) -> bool:
-        """Return whether any rows are computed edge by edge: True until the host knows."""
         known = self.num_blocks.now()
+        # True until the host knows
         return known is None or known < self.num_tiles.numel()
 
     def rest_of(self, rows: Rows) -> Rows:
-        """Return ``rows`` without those that are computed in tiles."""
         return rows._replace(num_tiles=self.num_tiles)
 
     def pointers(self, rows: Rows) -> tuple[Tensor | int, ...]:
-        """Return what :func:`tiles_of_task` reads, the first arguments of kernels over tiles."""
         tasks = self.tasks
+        # what tiles_of_task reads, the first arguments of kernels over tiles
         return (rows.indptr, self.num_tiles, self.num_full, self.first, self.column, self.bits,
                 self.edge, tasks.more, tasks.place_of_more, rows.num_rows, tasks.num_places,
                 tasks.max_more)
 
 
 def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, edges: int) -> Tiles | None:
-    """Return the tiles of the blocks of rows whose tiles have at least ``edges`` edges on average.
-    Return None if the sizes already show that no block has."""
+    """Return the tiles of blocks of at least ``edges`` edges per tile, None if sizes exclude
+    them."""
     num_rows, num_edges = indptr.numel() - 1, column.numel()
     if num_columns > MAX_COLUMNS or num_edges * ROWS_OF_A_TILE < edges * num_rows:
         return None
@@ -90,9 +87,7 @@ def _make(indptr: Tensor, column: Tensor, num_columns: int, heads: int, edges: i
 
 def count(indptr: Tensor, column: Tensor, num_columns: int,
           edges: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for each block its number of tiles and how many of them are full, both 0 if the tiles
-    have fewer than ``edges`` edges on average; and the sum of tiles and the number of chosen
-    blocks. All are int32."""
+    """Return tiles and full tiles of each block, 0 if not chosen, and the totals, all int32."""
     num_rows = indptr.numel() - 1
     blocks = triton.cdiv(num_rows, ROWS_OF_A_TILE)
     num_tiles, num_full = torch.empty(2, blocks, dtype=torch.int32, device=indptr.device)
@@ -120,7 +115,6 @@ def _tasks(num_tiles: Tensor, totals: Tensor, max_tiles: int, heads: int) -> Tas
 @kernel
 def count_tiles(indptr, column, num_tiles, num_full, totals, num_rows, num_columns,
                 EDGES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Kernel: count the tiles of a block for :func:`count`."""
     base, edge, end = _edges_of_block(indptr, num_rows, ROWS)
     column += base
     most = tl.sum(end - edge, axis=0) // EDGES
@@ -166,10 +160,10 @@ def list_tiles(indptr, column, num_tiles, num_full, first, column_of, bits, edge
 @kernel
 def cut_blocks(num_tiles, totals, more, place_of_more, num_places, max_more, HEADS: tl.constexpr,
                TILES: tl.constexpr, SHARE: tl.constexpr, BLOCKS: tl.constexpr):
-    """Kernel: cut blocks into parts of at least ``TILES`` tiles and the share ``1 / SHARE`` of the
-    tiles of all heads, and write where their parts are, as :func:`put_more` does."""
+    """Kernel: cut blocks into parts of at least ``TILES`` tiles."""
     block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
     tiles = tl.load(num_tiles + block, mask=block < num_places, other=0)
+    # and at least 1 / SHARE of the tiles of all heads
     of_a_part = tl.maximum(tl.cdiv(tl.load(totals).to(tl.int64) * HEADS, SHARE), TILES)
     count = tl.maximum(tl.cdiv(tiles, of_a_part) - 1, 0).to(tl.int32)
     put_more(count, block, more, place_of_more, num_places, max_more)
@@ -177,10 +171,9 @@ def cut_blocks(num_tiles, totals, more, place_of_more, num_places, max_more, HEA
 
 @triton.jit
 def _edges_of_block(indptr, num_rows, ROWS: tl.constexpr):
-    """Return the first edge of this program's block; and counted from it, in 32 bits because
-    registers are scarce, where the edges of each row begin and end."""
     first_row = tl.program_id(0).to(tl.int64) * ROWS
     row = first_row + tl.arange(0, ROWS)
+    # edges are counted from the block's first, in 32 bits because registers are scarce
     base = tl.load(indptr + first_row)
     begin = tl.load(indptr + row, mask=row < num_rows, other=0) - base
     end = tl.load(indptr + row + 1, mask=row < num_rows, other=0) - base
@@ -190,8 +183,7 @@ def _edges_of_block(indptr, num_rows, ROWS: tl.constexpr):
 
 @triton.jit
 def _next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
-    """Return the next tile with edges, given the next edge of each row: its block of columns; the
-    bits of each row's first and last 32 columns; and the number of edges of each row."""
+    # the bits of each row's first and last 32 columns, and its number of edges
     number = tl.arange(0, COLUMNS)
     inside = number[None, :] < (end - edge)[:, None]
     found = tl.load(column + (edge[:, None] + number[None, :]), mask=inside, other=0).to(tl.int32)
@@ -208,12 +200,7 @@ def _next_tile(column, edge, end, num_columns, COLUMNS: tl.constexpr):
 @triton.jit
 def tiles_of_task(indptr, num_tiles, num_full, first_tile, more, place_of_more, num_rows,
                   num_places, max_more, ROWS: tl.constexpr):
-    """Return which tiles this program computes: those of a block, or a part of them if it was cut.
-
-    The results are the first row; whether rows of the block exist here; the first edge of the
-    block; the first tile, the first that is full and the end; the index of each row in the
-    workspace of :meth:`Tasks.parts`; and whether the rows are in a block that was cut.
-    """
+    """Return which tiles this program computes: those of a block, or of a part of it."""
     task = tl.program_id(0).to(tl.int64)
     part = task - num_places  # a further part, if not negative
     block = tl.load(place_of_more + part, mask=part >= 0, other=0).to(tl.int64)
@@ -234,14 +221,15 @@ def tiles_of_task(indptr, num_tiles, num_full, first_tile, more, place_of_more, 
     begin = number + tl.minimum(size * part, tiles)
     end = number + tl.minimum(size * (part + 1), tiles)
     full = tl.minimum(tl.maximum(number + tiles - tl.load(num_full + block), begin), end)
+    # first row; rows here; first edge; first tile, first full tile and end; slot of each row in the
+    # workspace of Tasks.parts; whether the block was cut
     return first_row, is_row, base, begin, full, end, slot + tl.arange(0, ROWS), num_parts > 1
 
 
 @triton.jit
 def pairs_of_tile(bits, edge_of, tile, IS_FULL: tl.constexpr, ROWS: tl.constexpr,
                   COLUMNS: tl.constexpr, NEEDS_EDGES: tl.constexpr):
-    """Return whether each pair of a tile is an edge, and its number from the block's first edge on;
-    the number is 0 unless ``NEEDS_EDGES``."""
+    """Return whether each pair is an edge, and its number if ``NEEDS_EDGES``, else 0."""
     column = tl.arange(0, COLUMNS)[None, :]
     at = tile * tl.full((), ROWS, tl.int64) + tl.arange(0, ROWS)
     is_edge, number = column >= 0, tl.zeros([1, 1], tl.int32)
@@ -270,8 +258,8 @@ def _count_bits(bits):
 @triton.jit
 def vectors_of_block(x, first, num_nodes, head, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
                      NODES: tl.constexpr, WIDTH: tl.constexpr, IS_WHOLE: tl.constexpr):
-    """Return the vectors of ``NODES`` consecutive nodes from ``first`` on in one head, ``[NODES,
-    WIDTH]``. All of them exist if ``IS_WHOLE``; else those that do not are 0."""
+    """Return ``NODES`` consecutive vectors in one head, 0 for those that do not exist."""
+    # all exist if IS_WHOLE
     node, channel = tl.arange(0, NODES), tl.arange(0, WIDTH)
     at = node[:, None] * (HEADS * CHANNELS) + channel[None, :]
     pointers = x + (first.to(tl.int64) * HEADS + head) * CHANNELS + at
@@ -288,11 +276,8 @@ def vectors_of_block(x, first, num_nodes, head, HEADS: tl.constexpr, CHANNELS: t
 @triton.jit
 def add_edge_by_edge(sums, weight_j, is_added, x, first, num_columns, head, HEADS: tl.constexpr,
                      CHANNELS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return ``sums`` ``[rows, WIDTH]`` plus the sum over columns of ``weight_j`` ``[rows,
-    columns]`` times the vectors ``x[first + j, head]``, where ``is_added``.
-
-    A product of matrices would include all pairs, and 0 times a non-finite value is NaN.
-    """
+    """Return ``sums`` plus ``weight_j`` times the vectors of columns, where ``is_added``."""
+    # A product of matrices would include all pairs, and 0 times a non-finite value is NaN.
     column = tl.arange(0, COLUMNS)
     for j in range(0, COLUMNS):
         node = first + j + tl.zeros([1], tl.int32)

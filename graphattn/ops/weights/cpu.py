@@ -1,7 +1,6 @@
 """Attention weights of edges, their gradients, and weighted sums of values, in loops for CPUs.
 
-One thread computes each sum over the edges of a query or of a key, so results do not depend on the
-number of threads.
+One thread computes each sum, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphattn.ops.cpu.edges import Edges
 from graphattn.ops.cpu.gathered import add_weighted, dots
 from graphattn.ops.cpu.jit import jit_inline
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.orders import Orders, groups_of_heads, head_major, workspaces
 from graphattn.ops.cpu.rows import clear_row, whole_vectors
-from graphattn.ops.cpu.schedule import max_row_length, next_item, run
+from graphattn.ops.cpu.schedule import Edges, max_row_length, next_item, run
 from graphattn.ops.cpu.simd import exp
 from graphattn.ops.cpu.softmax import (
     Terms,
@@ -109,8 +107,6 @@ def _sum_by_weights(weight: Tensor, x: Tensor, edges: Edges) -> Tensor:
 
 
 class Logits(NamedTuple):
-    """Queries, keys and terms from which the logits of a slice of the heads are computed."""
-
     query: Tensor  # [heads, num_queries, channels]
     key: Tensor  # [heads, num_keys, channels]
     terms: Terms
@@ -118,27 +114,18 @@ class Logits(NamedTuple):
     @classmethod
     def of(cls, query: Tensor, key: Tensor, terms: Terms, heads: slice,
            spaces: list[Tensor]) -> Logits:
-        """Return the queries and keys of the heads ``heads``, with their terms. ``query`` and
-        ``key`` are ``[nodes, all heads, channels]``, and are copied into the two workspaces
-        ``spaces``. ``terms`` are already those of these heads."""
+        # query, key: [nodes, all heads, channels], copied into the workspaces
         return cls(*(head_major(x, heads, space) for x, space in zip((query, key), spaces)), terms)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the argument ``shape`` of :func:`~graphattn.ops.cpu.schedule.run`: the number of
-        heads, and the number of multiplications for each edge and head."""
+        # for schedule.run
         return len(self.query), self.query.size(2)
 
     def softmax(self, edges: Edges, weight: Tensor, sink: Tensor | None) -> Tensor:
-        """Write the attention weights to ``weight`` ``[heads, num_edges]``. Return for each query
-        its maximum logit m, and 1 over its sum of ``exp(logit - m)``, ``[heads, num_queries, 2]``.
-
-        Args:
-            edges (Edges): The edges, sorted by query.
-            weight (Tensor): The result. Dropout is applied, if ``self.terms`` has any.
-            sink (Tensor, optional): One more logit of each query's softmax, ``[heads, num_queries
-                or 1]``.
-        """
+        """Write the weights after dropout, and return the softmax sums, sinks included."""
+        # weight: [heads, num_edges]; sink: [heads, num_queries or 1]; the sums, maximum logit m and
+        # 1 over the sum of exp(logit - m): [heads, num_queries, 2]
         max_inv_sum = self.query.new_empty(*self.query.shape[:2], 2)
         run(_softmax, edges, self.shape, *self, weight, max_inv_sum)
         if sink is not None:
@@ -147,20 +134,18 @@ class Logits(NamedTuple):
         return max_inv_sum
 
     def softmax_by_key(self, csc: Edges, weight: Tensor, max_inv_sum: Tensor) -> None:
-        """Write the attention weights to ``weight`` ``[heads, num_edges]``, sorted by key. Bias and
-        gate must be sorted by key too. ``max_inv_sum`` is a result of :meth:`softmax`."""
+        """Write the weights in the order by key, in which bias and gate must be too."""
         run(_softmax_by_key, csc, self.shape, *self, weight, max_inv_sum)
 
 
 def of_heads(sink: Tensor | None, heads: slice) -> Tensor | None:
-    """Return the sinks of a slice of the heads, ``[heads, num_queries or 1]``, given those of all
-    heads, ``[num_queries or 1, all heads]``. Return None for None."""
+    # [heads, num_queries or 1] of [num_queries or 1, all heads]
     return None if sink is None else sink.t()[heads if sink.size(1) > 1 else slice(None)]
 
 
 class EdgeGrads(NamedTuple):
-    """Attention weights and their gradients, from which the gradients of logits are computed, for a
-    slice of the heads."""
+    """Weights and their gradients, from which gradients of logits come, for a slice of the
+    heads."""
 
     weight: Tensor  # attention weights after dropout, in the order by key, [heads, num_edges]
     max_inv_sum: Tensor  # row maxima and inverse sums, [heads, num_queries, 2]
@@ -170,8 +155,6 @@ class EdgeGrads(NamedTuple):
 
 
 class LogitGrads(NamedTuple):
-    """Gradients of query, key, bias and gate, in the shapes of these tensors."""
-
     query: Tensor
     key: Tensor
     bias: Tensor
@@ -179,25 +162,13 @@ class LogitGrads(NamedTuple):
 
     @classmethod
     def of(cls, query: Tensor, key: Tensor, bias: Tensor, gate: Tensor) -> LogitGrads:
-        """Return tensors for the gradients of ``query`` and ``key``, uninitialised, and of ``bias``
-        and ``gate``, filled with zeros. Pass an empty ``bias`` or ``gate`` if its gradient is not
-        needed."""
+        # bias and gate, empty if not needed, are filled with zeros
         return cls(torch.empty_like(query), torch.empty_like(key), torch.zeros_like(bias),
                    torch.zeros_like(gate))
 
     def put(self, heads: slice, orders: Orders, logits: Logits, spaces: list[Tensor],
             edges: EdgeGrads) -> None:
-        """Write the gradients of query, key, bias and gate for a slice of the heads. If all heads
-        share the bias or the gate, add to its gradient instead.
-
-        Args:
-            heads (slice): The heads.
-            orders (Orders): The edges.
-            logits (Logits): The queries, keys and terms of these heads, the terms sorted by key.
-            spaces (list of Tensor): Workspaces for the gradients of query and key, ``[heads, nodes,
-                channels]``.
-            edges (EdgeGrads): The weights of these heads and their gradients.
-        """
+        """Write the gradients of a slice of the heads."""
         num_heads = len(logits.query)
         grad_query, grad_key = (space[:num_heads] for space in spaces)
         edge_grads = [edges.dot.new_empty(len(grad), num_heads) for grad in (self.bias, self.gate)]
@@ -207,6 +178,7 @@ class LogitGrads(NamedTuple):
         self.key[:, heads] = grad_key.transpose(0, 1)
         for grad, csc_grad in zip((self.bias, self.gate), edge_grads):
             if len(grad) and grad.size(1) == 1:
+                # heads share the bias or the gate
                 grad[orders.perm] += csc_grad.sum(dim=1, keepdim=True)
             elif len(grad):
                 grad[orders.perm, heads] = csc_grad
@@ -217,10 +189,6 @@ class LogitGrads(NamedTuple):
 
 @in_threads
 def _softmax(items, progress, query, key, terms, weight, max_inv_sum, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the attention weights to ``weight``,
-    ``[heads, num_edges]``, and the maximum logit m of each query and 1 over its sum of ``exp(logit
-    - m)`` to ``max_inv_sum``, ``[heads, num_queries, 2]``. ``query`` and ``key`` are ``[heads,
-    nodes, channels]``."""
     indptr, edge_key = edges.indptr, edges.column
     logit = np.empty(max_row_length(indptr), query.dtype)
     item = next_item(progress, 0)
@@ -243,9 +211,7 @@ def _softmax(items, progress, query, key, terms, weight, max_inv_sum, edges):
 
 @jit_inline
 def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n):
-    """Write the attention weights of the ``n`` edges of key ``j`` before dropout, in one head.
-    ``first`` is the first of these edges, ``row_query`` has their queries, and ``max_inv_sum`` is
-    written by :func:`_softmax`."""
+    # before dropout; max_inv_sum is written by _softmax
     dots(weight, key[head], j, query[head], 0, row_query, n)
     modify(weight, terms, first, n, head)
     for e in range(n):
@@ -259,9 +225,6 @@ def _weigh(weight, key, j, query, terms, max_inv_sum, row_query, head, first, n)
 
 @in_threads
 def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the attention weights after dropout
-    to ``weight``, ``[heads, num_edges]``, sorted by key as ``edges`` are. ``max_inv_sum`` is
-    written by :func:`_softmax`."""
     indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     row_weight = np.empty(max_row_length(indptr), query.dtype)
     item = next_item(progress, 0)
@@ -284,16 +247,8 @@ def _softmax_by_key(items, progress, query, key, terms, weight, max_inv_sum, edg
 def _softmax_backward(
         items, progress, query, key, terms, weight, max_inv_sum, dot, delta, grad_logit,
         grad_key, grad_bias, grad_gate, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the gradients of keys, bias and gate.
-    Also write the gradients of the dot products to ``grad_logit``, sorted by query, while ``edges``
-    are sorted by key.
-
-    Args:
-        query, key, grad_key (ndarray): ``[heads, nodes, channels]``.
-        weight, max_inv_sum, dot, delta, grad_logit (ndarray): The fields of :class:`EdgeGrads`.
-        grad_bias, grad_gate (ndarray): ``[num_edges, heads]``, sorted by key, or empty if they are
-            not needed.
-    """
+    # grad_logit is sorted by query, grad_bias and grad_gate [num_edges, heads] by key, or empty if
+    # not needed; weight to delta: fields of EdgeGrads
     indptr, edge_query, perm = edges.indptr, edges.column, edges.perm
     longest = max_row_length(indptr)
     change, product = np.empty(longest, query.dtype), np.empty(longest, query.dtype)
@@ -324,9 +279,7 @@ def _softmax_backward(
 
 @in_threads
 def weighted_sums(items, progress, x, weight, out, edges):
-    """Loop for :func:`~graphattn.ops.cpu.schedule.run`: write the weighted sum of ``x`` ``[heads,
-    nodes, channels]`` over the edges of each row to ``out`` ``[heads, rows, channels]``. ``weight``
-    is ``[heads, num_edges]``."""
+    """Loop: write the weighted sum of ``x`` over the edges of each row to ``out``."""
     indptr, edge_key = edges.indptr, edges.column
     item = next_item(progress, 0)
     while item < len(items):

@@ -13,12 +13,7 @@ from graphattn.ops.edge_math import edge_logit
 
 def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
                       terms: LogitTerms) -> Tensor:
-    """Return the weight ``softmax_j(gate_ij * <query_i, key_j> * scale + bias_ij)`` of each edge,
-    ``[num_edges, heads]``.
-
-    The softmax is over the keys j that query i attends to, and over its sink if there is one. A
-    softcap c replaces the first term x by ``c * tanh(x / c)``.
-    """
+    """Return ``softmax_j(softcap(gate_ij * <query_i, key_j> * scale) + bias_ij)`` of each edge."""
     logit = edge_logit(edge_dot(query, key, graph), terms)
     sink = None if terms.sink is None else terms.sink.expand(graph.num_queries, logit.size(1))
     weight = [logit[:0]]
@@ -34,7 +29,7 @@ def attention_weights(query: Tensor, key: Tensor, graph: BipartiteGraph,
 
 
 def weighted_sum(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
-    """Return ``sum_j weight_ij * value_j`` of each query, ``[num_queries, heads, channels]``."""
+    """Return ``sum_j weight_ij * value_j``, ``[num_queries, heads, channels]``."""
     out = [weight[:0].unsqueeze(-1) * value[:0]]
     for _, keys, edges, at, mask in dense_segments(graph):
         pairs = on_pairs(weight[edges], at, mask, 0.)

@@ -49,8 +49,7 @@ def attention_weights_backward_cuda(
 
 
 class BothOrders(NamedTuple):
-    """The edges of a graph sorted by query and sorted by key, and the permutation from the first
-    order to the second."""
+    """The edges of a graph sorted by query and by key, and the permutation between these."""
 
     csr: Rows
     csc: Rows
@@ -64,17 +63,14 @@ class BothOrders(NamedTuple):
         return cls(Rows.of(indptr, edge_key, num_keys), by_key, perm)
 
     def to_keys(self, weight: Tensor, at_query: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the weighted sum of ``at_query`` ``[num_queries, heads, channels]`` over the
-        queries that attend to each key, in ``dtype``. ``weight`` ``[heads, num_edges]`` is sorted
-        by query."""
+        """Return the sums of ``at_query`` weighted by ``[heads, num_edges]`` at each key."""
         return sum_rows(weight[:, self.perm], at_query, self.csc, dtype)
 
     def grads(self, grad_logit: Tensor, query: Tensor, key: Tensor, bias: Tensor | None,
               gate: Tensor | None, scale: float, softcap: float,
               needs_gate: bool) -> tuple[Tensor, ...]:
-        """Return the gradients of query, key, bias and gate, given the gradients of logits
-        ``[heads, num_edges]``, sorted by query. The gradient of the bias is empty if ``bias`` is
-        None, and that of the gate unless ``needs_gate``."""
+        """Return the gradients of query, key, bias and gate, given those of logits."""
+        # those of bias and gate are empty where not needed
         grad_gate, factor = empty_unless(False, None, query), scale
         grad_bias = (sum_to(grad_logit.t(), bias).contiguous() if bias is not None
                      else empty_unless(False, None, query))
@@ -94,16 +90,14 @@ class BothOrders(NamedTuple):
 
 def row_max_inv_sum(query: Tensor, key: Tensor, rows: Rows, terms: Terms,
                     sink: Tensor | None) -> Tensor:
-    """Return the maximum logit m of each query, and 1 over its sum of ``exp(logit - m)``, sink
-    included, ``[num_queries, heads, 2]``."""
+    """Return the softmax sums of each query, sink included, ``[num_queries, heads, 2]``."""
     _, max_inv_sum = attend(query, key, key[..., :0], rows, terms._replace(seed=None))
     take_sink(sink, max_inv_sum)
     return max_inv_sum
 
 
 def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Tensor) -> Tensor:
-    """Return the attention weights after dropout, ``[heads, num_edges]``. ``rows`` has the edges
-    grouped by query, and ``max_inv_sum`` is the result of :func:`row_max_inv_sum`."""
+    """Return the attention weights after dropout, ``[heads, num_edges]``."""
     (_, heads, channels), dtype = query.shape, accumulation_dtype(query)
     weight = query.new_empty(heads, rows.num_edges, dtype=dtype)
     tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels)
@@ -116,18 +110,8 @@ def weigh(query: Tensor, key: Tensor, rows: Rows, terms: Terms, max_inv_sum: Ten
 
 def grads_of_logits(weight: Tensor, grad: Tensor, rows: Rows,
                     terms: Terms) -> tuple[Tensor, Tensor]:
-    """Return the gradients of logits, given the gradients of attention weights.
-
-    Args:
-        weight (Tensor): Attention weights before dropout, ``[heads, num_edges]``.
-        grad (Tensor): Gradients of the weights after dropout, ``[heads, num_edges]``.
-        rows (Rows): The edges grouped by query.
-        terms (Terms): The parameters of dropout.
-
-    Returns:
-        A pair: the gradients of logits, ``[heads, num_edges]``; and for each query the sum over its
-        edges of weight times gradient, ``[num_queries, heads]``.
-    """
+    """Return gradients of logits, and for each query the sum of weight times its gradient."""
+    # weight: before dropout; grad: of the weights after dropout
     heads, num_edges = weight.shape
     grad_logit = torch.empty_like(weight, memory_format=torch.contiguous_format)
     deltas = weight.new_empty(rows.num_rows, heads)
@@ -151,10 +135,8 @@ def weigh_rows(
         SOFTCAP: tl.constexpr, max_inv_sum, weight, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, EDGES: tl.constexpr,
         WIDTH: tl.constexpr):
-    """Kernel: write the attention weights of the edges of some queries in one head to ``weight``,
-    ``[HEADS, num_edges]``. The arguments up to ``part`` are :meth:`Rows.pointers`, those from
-    ``bias`` to ``SOFTCAP`` are :class:`Terms`, and ``max_inv_sum`` is the result of
-    :func:`row_max_inv_sum`."""
+    """Kernel: write the attention weights of the edges of some queries in one head."""
+    # up to part: Rows.pointers; bias to SOFTCAP: Terms
     row, begin, end, _, is_task, _ = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)
@@ -181,9 +163,7 @@ def softmax_backward(
         indptr, num_rows, weight, grad, seed, threshold: u64, keep_scale: fp64,
         grad_logit, deltas, num_edges, HEADS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr):
-    """Kernel: write the gradients of the logits of some queries in one head. The first pass over
-    their edges sums weight times gradient, and the second pass writes the gradients.
-    :func:`grads_of_logits` describes the arguments and results."""
+    """Kernel: write the gradients of the logits of some queries, in a second pass over edges."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     begin = tl.load(indptr + row, mask=row < num_rows, other=0)
@@ -209,9 +189,7 @@ def softmax_backward(
 @triton.jit
 def _changes(weight, grad, of_head, edge, inside, seed, threshold, keep_scale, head,
              HEADS: tl.constexpr, DTYPE: tl.constexpr):
-    """Return attention weights times their gradients, for the edges ``edge`` of one head, or 0 if
-    ``inside`` is false. ``of_head`` is the offset of the head in ``weight`` and ``grad``. With a
-    ``seed``, ``weight`` has the weights before dropout, and ``grad`` the gradients after it."""
+    # weights times gradients; with a seed, weights before dropout, gradients after it
     change = (tl.load(weight + of_head + edge, mask=inside, other=0)
               * tl.load(grad + of_head + edge, mask=inside, other=0))
     if seed is not None:

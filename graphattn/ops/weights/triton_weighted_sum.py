@@ -1,5 +1,4 @@
-"""Weighted sums over the edges of each row in Triton. A row contains the edges of a query, and its
-columns are keys; in the order by key, a row contains the edges of a key."""
+"""Weighted sums over the edges of each row, of a query or of a key, in Triton."""
 
 from __future__ import annotations
 
@@ -30,17 +29,10 @@ def sum_to_keys_cuda(
 
 def sum_rows(weight: Tensor, x: Tensor, rows: Rows, dtype: torch.dtype,
              perm: Tensor | None = None, *, skip_zeros: bool = False) -> Tensor:
-    """Return the weighted sum of ``x`` over the edges of each row, ``[num_rows, heads, channels]``.
-
-    Args:
-        weight (Tensor): ``[heads, num_edges]``.
-        x (Tensor): Vectors of the columns, ``[num_columns, heads, channels]``.
-        rows (Rows): The rows, with the column of each edge.
-        dtype (torch.dtype): Dtype of the result.
-        perm (Tensor, optional): The index of the weight of each edge in ``weight``; weights have
-            the order of the edges in ``rows`` if omitted.
-        skip_zeros (bool): Whether a weight of 0 adds nothing even if ``x`` is infinite or NaN.
-    """
+    """Return the weighted sum of ``x`` over the edges of each row, ``[num_rows, heads,
+    channels]``."""
+    # weight: [heads, num_edges], at perm if given; skip_zeros: a weight of 0 adds nothing even if x
+    # is infinite or NaN
     (_, heads, channels), summed = x.shape, accumulation_dtype(x)
     out = x.new_empty(rows.num_rows, heads, channels, dtype=dtype)
     parts = rows.tasks.parts(heads, channels, summed)
@@ -59,9 +51,8 @@ def sum_of_rows(
         perm, weight, x, out, parts, num_parts, num_edges, HEADS: tl.constexpr,
         CHANNELS: tl.constexpr, SKIP_ZEROS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr,
         EDGES: tl.constexpr, WIDTH: tl.constexpr):
-    """Kernel: write the weighted sums of ``x`` over the edges of some rows in one head to ``out``.
-    For a part of a long row, write the sum over the part to ``parts`` instead. The arguments up to
-    ``part`` are :meth:`Rows.pointers`, and :func:`sum_rows` describes the others."""
+    """Kernel: write the weighted sums of ``x`` over the edges of some rows in one head."""
+    # up to part: Rows.pointers; parts of long rows go to ``parts``
     row, begin, end, slot, is_task, is_part = edges_of_tasks(
         indptr, more, row_of_more, num_tiles, num_rows, num_tasks, max_more, part, ROWS)
     head = tl.program_id(1)

@@ -20,13 +20,12 @@ def main(names: list[str]) -> None:
 
 
 def examined(adapter: Adapter) -> str:
-    """Check the kernel of an adapter, and return the report and the findings as text. If the kernel
-    cannot run here, return the reason."""
+    """Check the kernel of an adapter, and return report and findings, or why it cannot run."""
     if not adapter.is_installed:
         return f'{adapter.package} is not installed'
     if adapter.device == 'cuda' and not torch.cuda.is_available():
         return 'there is no GPU'
-    report = adapter.check()
+    report = adapter.check(on_fail='report')
     return '\n\n'.join(map(str, [report, *report.findings, *report.limits]))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.testing.adapters.adapter import Adapter
+from graphattn.testing.adapters import Adapter
 from graphattn.testing.supports import DTYPES, Supports
 
 BLOCK, NUM_RANDOM, SEED = 2, 1, 5
@@ -18,8 +18,8 @@ NUM_TOKENS = (16, 40)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Return BigBird's attention, without use of ``mask``. Each head is computed in its own call,
-    so that all heads have the random blocks of the first head."""
+    """Return BigBird's attention, without use of ``mask``."""
+    # a call for each head, so that all have the random blocks of the first
     heads = zip(*(x.split(1, dim=1) for x in (query, key, value)), strict=True)
     return torch.cat([_attend(*nodes) for nodes in heads], dim=1)
 
@@ -45,8 +45,7 @@ def _module(num_tokens: int) -> Any:
 
 
 def graph(num_tokens: int) -> BipartiteGraph:
-    """Return BigBird's published mask as a graph: the first and the last block are global, and the
-    other blocks attend to their neighbours and to the random blocks that the module draws."""
+    """Return BigBird's published mask: global ends, neighbours, and the module's random blocks."""
     import numpy as np
     module, count = _module(num_tokens), num_tokens // BLOCK
     blocks = torch.zeros(count, count, dtype=torch.bool)

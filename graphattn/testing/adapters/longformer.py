@@ -10,15 +10,14 @@ from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import GlobalTokens, SlidingWindow
-from graphattn.testing.adapters.adapter import Adapter
+from graphattn.testing.adapters import Adapter
 from graphattn.testing.supports import DTYPES, Supports
 
 WINDOW = 2  # tokens on each side
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Return Longformer's attention along a window, and from and to the global tokens, which attend
-    to all keys in ``mask``."""
+    """Return Longformer's attention along a window and global tokens, which attend to all keys."""
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
     _, num_tokens, heads, channels = query.shape
     size = heads * channels
@@ -39,13 +38,11 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor
 
 
 class _Given(torch.nn.Module):
-    """Module that replaces a projection and returns a copy of a given tensor. It is copied because
-    Longformer scales the result in place."""
-
     def __init__(self, result: Tensor):
         super().__init__()
         self.result = result
 
+    # a copy, because Longformer scales the result in place
     def forward(self, x: Tensor) -> Tensor:
         is_by_token = x.size(0) == self.result.size(1)
         return (self.result.transpose(0, 1) if is_by_token else self.result).clone()

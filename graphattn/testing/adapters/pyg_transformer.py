@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphattn.testing.adapters.adapter import Adapter
+from graphattn.testing.adapters import Adapter
 from graphattn.testing.supports import Supports
 
 
@@ -21,8 +21,6 @@ def attention(query: Tensor, key: Tensor, value: Tensor, edge_index: Tensor, *,
 
 
 class _Given(torch.nn.Module):
-    """Module that replaces a projection and returns a given tensor."""
-
     def __init__(self, result: Tensor):
         super().__init__()
         self.result = result

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
-from graphattn.testing.adapters.adapter import Adapter
+from graphattn.testing.adapters import Adapter
 from graphattn.testing.supports import DTYPES, Supports
 
 

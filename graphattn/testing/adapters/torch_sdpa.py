@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from graphattn.testing.adapters.adapter import Adapter
+from graphattn.testing.adapters import Adapter
 from graphattn.testing.supports import Supports
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphattn.testing.adapters.adapter import Adapter
+from graphattn.testing.adapters import Adapter
 from graphattn.testing.supports import DTYPES, Supports
 
 
@@ -48,8 +48,7 @@ def _eager_of(family: str) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def _added(mask: Tensor, query: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the mask that transformers adds to logits, ``[1, heads, num_queries, num_keys]``:
-    ``bias`` or 0 where ``mask`` is true, else the lowest number of the dtype."""
+    # [1, heads, num_queries, num_keys]
     lowest = torch.finfo(query.dtype).min  # what masking_utils fills in
     additive = torch.zeros_like(mask, dtype=query.dtype) if bias is None else bias
     return additive.masked_fill(~mask, lowest).expand(1, query.size(1), *mask.shape)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from graphattn.ops.pages import HUGE, new_rows
+from graphattn.ops.cpu.rows import HUGE, new_rows
 
 
 @pytest.mark.parametrize('shape', [(0, 4), (3, 2, 4), (HUGE // 16, 4), (HUGE // 8 + 1, 1, 3)])

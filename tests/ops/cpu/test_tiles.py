@@ -13,7 +13,7 @@ from graphattn.functional import edge_attention
 from graphattn.ops.attention import cpu
 from graphattn.ops.attention.cpu_tiles import MOST, MOST_BACKWARD
 from graphattn.ops.cpu import schedule
-from graphattn.ops.cpu.edges import Edges
+from graphattn.ops.cpu.schedule import Edges
 from graphattn.ops.cpu.tiles import in_tiles
 from graphattn.patterns import Causal, Full, RandomKeys, ShiftedWindows, SlidingWindow
 

@@ -12,23 +12,12 @@ _SLOT = 2**32
 
 @jit()
 def fill_tables(first, last, columns, key_ptr, mass, tables):
-    """Write an alias table for each cluster v of each segment to ``tables``. From it,
-    :func:`look_up` draws keys of the segment in proportion to ``columns[v]``. The tables
-    ``first:last`` are written, numbered ``v * num_segments + segment``.
-
-    A table divides the n keys of a segment into n equally likely slots. Each slot has its own key
-    and an *alias*, another key. Its entry has two numbers of 32 bits, the threshold and the alias:
-    random bits below the threshold select the own key, and other bits select the alias.
-
-    Shares are integers that sum to n slots exactly. So a key with share 0 is never selected, and an
-    alias is always a heavy key, whose share is larger than a slot.
-
-    Args:
-        columns: The key factor, ``[k, num_keys]``.
-        key_ptr: Where the keys of each segment begin.
-        mass: The sum of ``columns`` over the keys of each segment, ``[num_segments, k]``.
-        tables: uint64 ``[k, num_keys]``.
-    """
+    """Write alias tables, from which :func:`look_up` draws keys in proportion to ``columns[v]``."""
+    # Table v * num_segments + segment divides the n keys of a segment into n equally likely slots,
+    # with an own key and an alias. Its entry has a threshold and the alias, 32 bits each: random
+    # bits below the threshold select the own key. Shares are integers that sum to n slots exactly,
+    # so a key with share 0 is never selected. columns, tables: [k, num_keys]; mass: [num_segments,
+    # k]
     longest, num_segments = max_segment_length(key_ptr), len(key_ptr) - 1
     share = np.empty(longest, np.int64)
     lights, heavies = np.empty(longest + 1, np.uint64), np.empty(longest + 1, np.uint64)
@@ -73,21 +62,9 @@ def fill_tables(first, last, columns, key_ptr, mass, tables):
 
 @jit()
 def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_groups):
-    """Draw one key for each element of ``cluster``, from the alias table of this cluster, and mark
-    the drawn keys in ``seen`` and ``seen_groups``. All keys are from one segment, which contains
-    the keys of one sequence.
-
-    Args:
-        table: The tables of :func:`fill_tables`, flattened.
-        cluster: The cluster of each draw, ``[draws]``.
-        bits: 64 random bits for each draw, ``[draws]``.
-        entry: Workspace of at least ``[draws]`` for the table entries that are looked up, each a
-            threshold and an alias.
-        num_keys: Number of keys of all segments.
-        first_key, n: The first key of the segment, and its number of keys.
-        seen: The marks, one bit for each key of the segment.
-        seen_groups: One byte for each 4,096 keys, 1 if any of these keys is marked.
-    """
+    """Draw a key for each element of ``cluster``, and mark it in ``seen`` and ``seen_groups``."""
+    # seen has a bit for each key of the segment, seen_groups a byte for each 4,096 keys; table: all
+    # tables, flat; first_key, n: of the segment; entry: workspace [draws]
     low, high = uint64(0xFFFFFFFF), uint64(32)
     # Two loops, for the table and for the marks, so that each has many loads in flight.
     for d in range(len(bits)):
@@ -102,7 +79,6 @@ def look_up(table, cluster, bits, entry, num_keys, first_key, n, seen, seen_grou
 
 @jit()
 def max_segment_length(ptr):
-    """Return the number of nodes of the longest segment of ``ptr``."""
     longest = 0
     for segment in range(len(ptr) - 1):
         longest = max(longest, ptr[segment + 1] - ptr[segment])

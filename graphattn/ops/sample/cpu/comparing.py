@@ -1,13 +1,8 @@
-"""Random graphs by a Bernoulli trial for each pair, in loops for CPUs. A pair is an edge if a
-random value is below its probability.
+"""Random graphs by a Bernoulli trial for each pair, in loops for CPUs, drawn while products are
+cached.
 
-16 random bits and a product of rounded factors, which some CPUs compute twice as fast, decide
-nearly all trials. If the two numbers are too close, the product of the pair is computed exactly and
-compared with 47 bits. So the graph does not depend on how products are rounded.
-
-A thread claims a chunk of rows, computes its products, and draws from them while they are in the
-cache. Then it claims the next chunk. No thread waits for another before the end, so a core that is
-busy with other work delays only its own chunks.
+16 random bits and a product of rounded factors decide nearly all trials. If the two are too close,
+the exact product and 47 bits decide. So the graph does not depend on how products are rounded.
 """
 
 from __future__ import annotations
@@ -23,12 +18,12 @@ from torch import Tensor
 from graphattn._jit import REORDERED_SUMS, jit
 from graphattn._threads import run_calls
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.ops.cpu.simd import add_and_store_eight, number_of
 from graphattn.ops.sample.chunks import Chunk, chunks_of
 from graphattn.ops.sample.cpu.alias_tables import max_segment_length
 from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of
 from graphattn.ops.sample.cpu.rates import pair_arrays, pair_factors, product_of_rows
 from graphattn.ops.sample.cpu.rows import from_zero, graph_of_rows, key_dtype
-from graphattn.ops.sample.cpu.vectors import add_and_store_eight, number_of
 from graphattn.ops.sample.factor_model import FactorModel
 
 # Pairs of a chunk, and number of chunks. The products of a chunk fit in the cache of a core: 1 MB
@@ -66,19 +61,8 @@ _NUM_SUCCESSES = _OUTCOMES.sum(1).astype(np.uint64)
 
 def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None = None,
             product_dtype: torch.dtype | None = None) -> BipartiteGraph:
-    """Return a graph in which each pair of a query and a key is an edge with its probability under
-    ``model``.
-
-    Args:
-        model (FactorModel): The probabilities.
-        seed (numpy.uint64): The seed of all queries.
-        pairs_per_chunk (int, optional): Number of pairs that are multiplied at once.
-        product_dtype (torch.dtype, optional): Dtype of the products; the fastest if omitted. The
-            graph does not depend on it.
-
-    Raises:
-        ValueError: A probability exceeds 1, even without exploration.
-    """
+    """Return a graph in which each pair is an edge with its probability under ``model``."""
+    # the graph depends neither on the chunks nor on the dtype of products
     if pairs_per_chunk is product_dtype is None and _is_short(model):
         graph = _compare_short(model, seed)
         if graph is not None:
@@ -94,16 +78,12 @@ def compare(model: FactorModel, seed: np.uint64, *, pairs_per_chunk: int | None 
 
 
 def _is_short(model: FactorModel) -> bool:
-    """Return whether the sequences of a batch are so short that a compiled loop multiplies the
-    factors of their probabilities as fast as torch."""
     ptr = model.key_ptr.numpy()
     longest = int((ptr[1:] - ptr[:-1]).max(initial=0))
     return longest <= _KEYS_PER_PIECE and 0 < longest * model.num_clusters <= SHORT
 
 
 def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None:
-    """Return the graph that :func:`compare` samples, or ``None`` if a probability exceeds 1. A
-    compiled loop computes the probabilities, query by query."""
     arrays, limits, dtype = pair_arrays(model), _limits(model, model.dtype), key_dtype(model)
     work = model.segments.num_pairs * (model.num_clusters + _PAIR)
     parts = _parts_of_rows(model, min(1 + work // _SHARED, _NUM_CHUNKS))
@@ -111,6 +91,7 @@ def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None
     indptr, found = np.zeros(model.num_queries + 1, np.int64), np.empty(len(parts), np.int64)
     _run([(_draw_rows, first, last, seed, *limits, *arrays, keys[part], indptr[1:],
            found[part:part + 1]) for part, (first, last, _) in enumerate(parts)], is_shared=True)
+    # a probability exceeds 1
     if found.min() < 0:
         return None
     drawn = [part[:size] for part, size in zip(keys, found)]
@@ -118,8 +99,6 @@ def _compare_short(model: FactorModel, seed: np.uint64) -> BipartiteGraph | None
 
 
 def _parts_of_rows(model: FactorModel, num_parts: int) -> list[tuple[int, int, int]]:
-    """Return ranges of queries with about equal numbers of pairs. Each is a tuple: the first query,
-    the query after the last, and the number of pairs."""
     if num_parts == 1:
         return [(0, model.num_queries, model.segments.num_pairs)]
     query_ptr = model.query_ptr.numpy()
@@ -132,7 +111,6 @@ def _parts_of_rows(model: FactorModel, num_parts: int) -> list[tuple[int, int, i
 
 
 def _run(calls: list[tuple], *, is_shared: bool) -> None:
-    """Run the calls ``(function, *arguments)`` in threads if ``is_shared``, else one by one."""
     if is_shared and len(calls) > 1:
         return run_calls(calls)
     for function, *arguments in calls:
@@ -140,27 +118,17 @@ def _run(calls: list[tuple], *, is_shared: bool) -> None:
 
 
 def _limits(model: FactorModel, dtype: torch.dtype) -> tuple[np.floating, ...]:
-    """Return the four arguments of :func:`_compare_rows` from ``below`` to ``highest``. If p is the
-    product of two factors in ``dtype``, their exact product is between ``below * p`` and ``above *
-    p``. Exploration adds the third number to each probability. The fourth is the highest valid
-    probability."""
     margin = _MARGIN if dtype == torch.bfloat16 else (
         (model.num_clusters + 4) * torch.finfo(dtype).eps)
     real = np.float64 if model.dtype == torch.float64 else np.float32
+    # The exact product is between the first two times p, the product in dtype. Exploration adds the
+    # third to each probability; the fourth is the highest valid one.
     return (real(1 - margin), real(1 + margin), real(min(model.exploration, 1.)),
             real(model.highest_probability))
 
 
 class _Comparison:
-    """Random trials of all pairs of a model, chunk by chunk, in several threads. The method ``run``
-    returns the graph of the pairs whose trial succeeds.
-
-    Args:
-        model (FactorModel): The probabilities.
-        seed (numpy.uint64): The seed of all queries.
-        chunks (list of Chunk): Chunks that contain all pairs.
-        product_dtype (torch.dtype, optional): Dtype of the products; the fastest if omitted.
-    """
+    """Random trials of all pairs of a model, chunk by chunk, in threads that claim chunks."""
 
     def __init__(self, model: FactorModel, seed: np.uint64, chunks: list[Chunk],
                  product_dtype: torch.dtype | None):
@@ -176,6 +144,7 @@ class _Comparison:
         self.size = np.zeros((num_pieces, model.num_queries), np.int64)  # per piece of a row
         self.keys: list[np.ndarray | None] = [None] * len(chunks)
 
+    # No thread waits for another before the end, so a busy core delays only its own chunks.
     def run(self) -> BipartiteGraph:
         num_pairs = max((chunk.num_pairs for chunk in self.chunks), default=0)
         # One workspace for each concurrent call; pop and append of lists are atomic.
@@ -210,16 +179,6 @@ class _Comparison:
 
 
 class _Workspace:
-    """Buffers that one thread uses at a time: for the products of a chunk, and for the keys of
-    edges.
-
-    Args:
-        num_pairs (int): Number of pairs of the largest chunk.
-        num_keys (int): Upper bound of the number of edges.
-        dtype (torch.dtype): Dtype of the products.
-        key_dtype (numpy.dtype): Dtype of the keys.
-    """
-
     def __init__(self, num_pairs: int, num_keys: int, dtype: torch.dtype, key_dtype: np.dtype):
         self._keys_at_once = min(num_keys + 8, _KEYS_AT_ONCE)
         with torch.inference_mode(False):  # other threads could not write to an inference tensor
@@ -227,36 +186,29 @@ class _Workspace:
         self._keys = np.empty(0, key_dtype)
 
     def keys_for(self, num_pairs: int) -> np.ndarray:
-        """Return a buffer for ``num_pairs`` keys. It has space for 8 more, because loops store 8
-        keys at a time."""
+        # 8 more, because loops store 8 keys at a time
         if self._keys.size < num_pairs + 8:
             self._keys = np.empty(max(num_pairs + 8, self._keys_at_once), self._keys.dtype)
         return self._keys
 
     def take_keys(self, size: int) -> np.ndarray:
-        """Return the first ``size`` keys of the buffer of keys. Later calls use the rest of the
-        buffer."""
         taken, self._keys = self._keys[:size], self._keys[size:]
         return taken
 
 
 def _fastest_dtype(query: Tensor, key_factor: Tensor, highest: float) -> torch.dtype:
-    """Return the fastest dtype for products of ``query`` ``[num_queries, k]`` and ``key_factor``
-    ``[num_keys, k]``. It is bfloat16 if the CPU multiplies bfloat16 faster, no product can exceed
-    ``highest``, and no factor is too large for bfloat16."""
     dtype = query.dtype
     if dtype != torch.float32 or not query.numel() or not key_factor.numel():
         return dtype
     key_max = key_factor.amax(0)
     is_bounded = ((query @ key_max).amax() <= highest
                   and max(query.amax(), key_max.amax()) <= _MAX_FACTOR)
+    # some CPUs have instructions for bfloat16, others need several steps
     return torch.bfloat16 if is_bounded and _bfloat16_is_faster() else dtype
 
 
 @cache
 def _bfloat16_is_faster() -> bool:
-    """Return whether this CPU computes products faster in bfloat16 than in float32. Some CPUs have
-    instructions for bfloat16, and others need several steps."""
     return _seconds_to_multiply(torch.bfloat16) < .8 * _seconds_to_multiply(torch.float32)
 
 
@@ -271,9 +223,8 @@ def _seconds_to_multiply(dtype: torch.dtype) -> float:
 
 
 def _as_array(prob: Tensor) -> np.ndarray:
-    """Return ``prob`` as an array. For bfloat16, which numpy does not have, the array has its bits
-    as uint16."""
     if prob.dtype == torch.bfloat16:
+        # its bits, because numpy has no bfloat16
         return prob.view(torch.int16).numpy().view(np.uint16)
     return prob.numpy()
 
@@ -281,15 +232,8 @@ def _as_array(prob: Tensor) -> np.ndarray:
 @jit()
 def _draw_rows(first, last, seed, below, above, exploration, highest, query_factor, key_factor,
                query_ptr, key_ptr, keys, size, found):
-    """Write the keys of the edges of the queries ``first:last`` to ``keys``, the number of edges of
-    each query to ``size``, and the number of all edges to ``found[0]``. Write -1 to ``found[0]`` if
-    a probability exceeds ``highest`` or is NaN.
-
-    Args:
-        seed: The seed of all queries.
-        below, above, exploration, highest: The results of :func:`_limits`.
-        query_factor, key_factor, query_ptr, key_ptr: The results of :func:`pair_arrays`.
-    """
+    # writes keys of edges to ``keys``, their number of each query to ``size`` and of all to
+    # found[0], which is -1 if a probability exceeds ``highest`` or is NaN
     max_keys, num_clusters, end = max_segment_length(key_ptr), key_factor.shape[1], 0
     columns = np.empty(num_clusters * max_keys, key_factor.dtype)
     products = np.empty(_ROWS_AT_ONCE * max_keys, key_factor.dtype)
@@ -320,8 +264,6 @@ def _draw_rows(first, last, seed, below, above, exploration, highest, query_fact
 
 @jit(fastmath=REORDERED_SUMS)
 def _multiply(query, columns, prob):
-    """Write ``query @ columns`` to ``prob``, four clusters at a time. ``query`` is ``[queries,
-    k]``, and ``columns`` is ``[k, keys]``."""
     num_whole = len(columns) // 4 * 4
     for i in range(len(query)):
         row, share = prob[i], query[i]
@@ -340,19 +282,9 @@ def _multiply(query, columns, prob):
 @jit()
 def _compare_rows(seed, first_query, first_key, offset, prob, below, above, exploration, highest,
                   query_factor, key_factor, keys, size):
-    """Write the keys of the edges of each query of a chunk to ``keys``, and the number of edges of
-    each query to ``size``. Return the number of all edges, or -1 if a probability exceeds
-    ``highest`` or is NaN. Each query has its own random bits, and a word of 64 bits serves four
-    keys, one in each quarter of the keys.
-
-    Args:
-        seed: The seed of all queries.
-        first_query, first_key: The first query and the first key of each segment of the chunk.
-        offset: Number of keys of a segment before the first key of the chunk.
-        prob: Rounded products of the factors, ``[queries, keys]``.
-        below, above, exploration, highest: The results of :func:`_limits`.
-        query_factor, key_factor: The exact factors.
-    """
+    # Returns the number of edges, or -1 if a probability exceeds ``highest`` or is NaN.
+    # first_query, first_key: of each segment; offset: keys before the chunk; prob: rounded
+    # products. Each query has its own random bits; a word serves four keys, one in each quarter.
     num_rows, num_keys = prob.shape
     rows_per_segment, quarter = num_rows // len(first_query), num_keys // 4
     trials = np.zeros(num_keys + 8, np.uint8)
@@ -396,16 +328,7 @@ def _compare_rows(seed, first_query, first_key, offset, prob, below, above, expl
 @jit(inline=True)
 def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3, low, high, least,
                   highest):
-    """Write the outcomes of trials, as :func:`_try` returns them, for the four quarters of the keys
-    of a query. Return whether a probability exceeds ``highest`` or is NaN.
-
-    Args:
-        stream: The random bits of the query.
-        offset: Position of the first random bits.
-        p0, p1, p2, p3: Rounded products of the factors in each quarter.
-        trial0, trial1, trial2, trial3: The outcomes in each quarter.
-        low, high, least: As in :func:`_try`.
-    """
+    # p0 to p3: rounded products in each quarter; offset: position of the first random bits
     is_refused = False
     for j in range(len(p0)):
         bits = random_bits(stream, offset + j)
@@ -420,12 +343,7 @@ def _try_quarters(stream, offset, p0, p1, p2, p3, trial0, trial1, trial2, trial3
 
 @jit(inline=True)
 def _first_bits(stream, offset, quarter, j):
-    """Return the first 16 random bits that decide whether key ``j`` of a range of keys becomes an
-    edge, the same as in :func:`_try_quarters`.
-
-    The keys are cut into quarters of ``quarter`` keys, which share words of random bits. The up to
-    three keys after the last quarter have a word each.
-    """
+    # The up to three keys after the last quarter have a word each.
     if j >= 4 * quarter:
         return random_bits(stream, offset + j - 3 * quarter) & uint64(0xFFFF)
     return random_bits(stream, offset + j % quarter) >> uint64(16 * (j // quarter)) & uint64(0xFFFF)
@@ -433,9 +351,8 @@ def _first_bits(stream, offset, quarter, j):
 
 @jit(inline=True)
 def _try(bits, p, low, high, least):
-    """Return the outcome of a trial by its first 16 random bits: 3 if it succeeds, 0 if it fails,
-    and 2 if more bits must decide. The probability of the pair, times 2^16, is between ``p * low +
-    least`` and ``p * high + least``."""
+    # 3 if it succeeds, 0 if it fails, 2 if more bits must decide; the probability times 2^16 is
+    # between p * low + least and p * high + least
     number, draw = number_of(p), np.int32(bits)
     succeeds = draw < np.int32(number * low + least)
     may_succeed = draw <= np.int32(number * high + least)
@@ -451,15 +368,7 @@ def _succeeds(bits, stream, position, exact, exploration):
 
 @jit()
 def _copy_chunk(first_query, num_queries, keys, start, size, key):
-    """Copy the keys of the edges of a chunk to their places in the graph.
-
-    Args:
-        first_query: The first query of each segment of the chunk.
-        num_queries: Number of queries of each segment.
-        keys: The keys that the chunk has found, query by query.
-        start, size: For each query of the graph, where its keys begin in ``key``, and their number.
-        key: The keys of the graph.
-    """
+    # start, size: where the keys of each query begin in ``key``, and their number
     end = 0
     for segment in range(len(first_query)):
         for query in range(first_query[segment], first_query[segment] + num_queries):

@@ -16,21 +16,10 @@ from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of, uniform
 @jit()
 def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_segment, key_ptr, tables,
               keys, begin, size):
-    """Write the distinct keys among ``num_draws[i]`` draws of each query i in ``first:last`` to
-    ``keys[begin[i]:]``, and their number to ``size[i]``. Keys are counted from the first key of the
-    segment.
-
-    A draw chooses a cluster v in proportion to ``query[i, v] * cluster_mass[segment, v]``, and then
-    a key from the alias table of this cluster.
-
-    Args:
-        seed: The seed of all queries.
-        query: The query factor, ``[num_queries, k]``.
-        cluster_mass: Sums of the key factor, ``[num_segments, k]``.
-        query_segment: The segment of each query.
-        key_ptr: Where the keys of each segment begin.
-        tables: The tables that :func:`~graphattn.ops.sample.cpu.alias_tables.fill_tables` writes.
-    """
+    """Write the distinct keys among ``num_draws[i]`` draws of each query i to
+    ``keys[begin[i]:]``."""
+    # A draw chooses a cluster v in proportion to query[i, v] * cluster_mass[segment, v], and then a
+    # key from its alias table. Keys are counted from the first key of the segment.
     num_clusters, num_keys = tables.shape
     half = 1
     while 2 * half < num_clusters:
@@ -67,9 +56,8 @@ def draw_rows(first, last, seed, num_draws, query, cluster_mass, query_segment, 
 
 @jit()
 def _search(cdf, half, target, cell):
-    """Write to ``cell[d]`` the first index v with ``cdf[v] > target[d]``, for each target. All
-    targets take the same steps of a bisection, so that there are no branches to predict. ``cdf``
-    has ``2 * half`` entries, where ``half`` is a power of two."""
+    # The first v with cdf[v] > target[d]. All targets take the same steps of a bisection, so that
+    # there are no branches to predict; cdf has 2 * half entries, half a power of two.
     for d in range(len(target)):
         cell[d] = 0
     step = half
@@ -82,9 +70,7 @@ def _search(cdf, half, target, cell):
 
 @jit()
 def _collect(seen, seen_groups, n, keys):
-    """Write the marked keys among the ``n`` keys of a sequence to ``keys``, ascending, clear their
-    marks, and return their number. ``seen`` has a bit for each key, and ``seen_groups`` has a byte
-    for each 4,096 keys."""
+    # writes marked keys, ascending, and clears the marks
     end = uint64(0)
     for group in range(n // 4096 + 1):
         if seen_groups[group]:
@@ -101,7 +87,6 @@ def _collect(seen, seen_groups, n, keys):
 
 @intrinsic
 def _lowest_bit(typingctx, word):
-    """Return the position of the lowest set bit of a nonzero word."""
     def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
     return types.uint64(types.uint64), codegen

@@ -15,27 +15,21 @@ from graphattn.ops.sample.factor_model import FactorModel
 
 
 def pair_factors(model: FactorModel) -> tuple[Tensor, Tensor]:
-    """Return two detached matrices whose product has the edge probabilities :math:`p_{ij}`: the
-    memberships of queries times the mixing, ``[num_queries, k]``, and the memberships of keys,
-    ``[num_keys, k]``."""
+    """Return two detached matrices whose product has the edge probabilities :math:`p_{ij}`."""
     mixed_query = model.mixed_query().detach()
     return mixed_query, model.key_factor.detach().to(mixed_query.dtype).contiguous()
 
 
 def pair_arrays(model: FactorModel) -> tuple[np.ndarray, ...]:
-    """Return four arrays: the two results of :func:`pair_factors`, and where the queries and the
-    keys of each sequence (segment) begin."""
+    """Return :func:`pair_factors` as arrays, and where queries and keys of segments begin."""
     query, key_factor = pair_factors(model)
     query_ptr, key_ptr = model.segments.ptrs
     return query.numpy(), key_factor.numpy(), query_ptr.numpy(), key_ptr.numpy()
 
 
 class Rates:
-    r"""The rates at which random keys are drawn for each query, as the product of a matrix of
-    queries and a matrix of keys. The rate of a pair is its edge probability plus the exploration
-    probability, :math:`p_{ij} + \delta`. Both matrices have a column for each cluster. If there is
-    exploration, one more column stands for the rate :math:`\delta`, which all pairs share. The sum
-    and the maximum of each column over the keys of a sequence (segment) are stored too."""
+    """Rates at which keys are drawn, edge probability plus exploration, as a product of two
+    matrices."""
 
     def __init__(self, model: FactorModel):
         query, key_factor = model.rate_factors()
@@ -47,21 +41,13 @@ class Rates:
         self._for_each_column(_reduce_column, PRODUCT, self.mass, self.peak)
 
     def of_queries(self) -> np.ndarray:
-        """Return the sum of the rates of each query over the keys of its sequence (segment),
-        float64 ``[num_queries]``."""
         return self._per_query(self.mass)
 
     def bounds(self) -> np.ndarray:
-        """Return an upper bound of the rates of each query, float64 ``[num_queries]``."""
         return self._per_query(self.peak)
 
     def draw(self, num_draws: np.ndarray, seed: np.uint64) -> Rows:
-        """Return the distinct keys among ``num_draws[i]`` random keys of each query i. The keys of
-        a query are drawn in proportion to their rates.
-
-        Each draw chooses a cluster v in proportion to ``query[i, v] * mass[segment, v]``, then a
-        key in proportion to ``columns[v]``.
-        """
+        """Return the distinct keys among ``num_draws[i]`` draws of each query i, by their rates."""
         tables = np.empty(self.columns.shape, np.uint64)
         self._for_each_column(fill_tables, TABLE_ENTRY, self.mass, tables)
         capacity = np.minimum(num_draws, np.diff(self.key_ptr)[self.query_segment])
@@ -72,9 +58,7 @@ class Rates:
         return rows
 
     def _for_each_column(self, kernel: Callable, draws_per_entry: float, *arguments) -> None:
-        """Run ``kernel(first, last, columns, key_ptr, *arguments)`` in threads, with an item for
-        each cluster of each sequence. Per key, an item takes about the time of ``draws_per_entry``
-        random keys."""
+        # an item is a cluster of a segment
         num_columns = self.mass.size
         work = np.linspace(0, draws_per_entry * self.columns.size, num_columns + 1)
         in_threads(kernel, work, self.columns, self.key_ptr, *arguments)
@@ -88,8 +72,6 @@ class Rates:
 
 @jit(fastmath=REORDERED_SUMS)
 def _dot_rows(first, last, query, per_cluster, query_segment, total):
-    """Write the dot product of ``query[i]`` and ``per_cluster[query_segment[i]]`` to ``total[i]``,
-    for each i in ``first:last``."""
     for i in range(first, last):
         segment = query_segment[i]
         total[i] = 0.
@@ -99,9 +81,7 @@ def _dot_rows(first, last, query, per_cluster, query_segment, total):
 
 @jit(fastmath=REORDERED_SUMS)
 def _reduce_column(first, last, columns, key_ptr, mass, peak):
-    """Write the sum and the maximum of ``columns[v]`` over the keys of each sequence to
-    ``mass[sequence, v]`` and ``peak[sequence, v]``. The items ``first:last`` are pairs of a cluster
-    v and a sequence, numbered ``v * num_sequences + sequence``."""
+    # items are numbered v * num_segments + segment
     num_segments = len(key_ptr) - 1
     for item in range(first, last):
         column, segment = item // num_segments, item % num_segments
@@ -114,7 +94,6 @@ def _reduce_column(first, last, columns, key_ptr, mass, peak):
 
 @jit(fastmath=REORDERED_SUMS)
 def product_of_rows(x, i, y, j):
-    """Return the dot product of ``x[i]`` and ``y[j]``."""
     total = x.dtype.type(0)
     for v in range(x.shape[1]):
         total += x[i, v] * y[j, v]
@@ -123,8 +102,7 @@ def product_of_rows(x, i, y, j):
 
 @jit(fastmath=REORDERED_SUMS)
 def sum_of_products(query, key, query_ptr, key_ptr):
-    """Return the sum of the dot products of ``query[i]`` and ``key[j]`` over all pairs i and j
-    inside the sequences (segments), in O(nodes * k)."""
+    """Return the sum of the dot products of all pairs inside segments, in O(nodes * k)."""
     num_clusters = query.shape[1]
     query_mass, key_mass, total = np.empty(num_clusters), np.empty(num_clusters), 0.
     for segment in range(len(query_ptr) - 1):

@@ -24,10 +24,9 @@ _SHARE = 2**17
 
 
 class Rows(NamedTuple):
-    """The keys of the edges of each query, ascending. Keys are counted from the first key of the
-    sequence (segment), and there are gaps between the rows of two queries."""
+    """The keys of the edges of each query, ascending, with gaps between queries."""
 
-    keys: np.ndarray  # uint32
+    keys: np.ndarray  # uint32, counted from the first key of the segment
     begin: np.ndarray  # where the row of each query begins in ``keys``, int64 [num_queries]
     size: np.ndarray  # number of keys of each query, int64 [num_queries]
 
@@ -40,32 +39,23 @@ class Rows(NamedTuple):
 
 
 def key_dtype(model: FactorModel) -> type:
-    """Return the smallest dtype for the keys of a graph: uint16 if they fit, else int32."""
     return np.uint16 if model.num_keys <= 2**16 else np.int32
 
 
 def graph_of_rows(model: FactorModel, indptr: np.ndarray, key: np.ndarray) -> BipartiteGraph:
-    """Return a graph with the sequences (segments) of ``model``, given its CSR arrays: where the
-    edges of each query begin, and the key of each edge. Allocate these arrays by numpy, which
-    requests huge pages, and not by torch."""
+    """Return the graph of CSR arrays that numpy allocated, which requests huge pages."""
     return BipartiteGraph._of(torch.from_numpy(indptr), torch.from_numpy(key), model.num_keys,
                               model.segments, None)
 
 
 def from_zero(size: np.ndarray) -> np.ndarray:
-    """Return the offsets of consecutive pieces of the given sizes: where each piece begins, and the
-    end of the last."""
+    """Return where consecutive pieces of the given sizes begin, and the end of the last."""
     return np.concatenate([[0], np.cumsum(size)])
 
 
 def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
-    """Run ``kernel(first, last, *arguments)`` in threads, on ranges of items with about equal work.
-
-    Args:
-        kernel (Callable): A compiled loop over the items ``first:last``.
-        work (numpy.ndarray): The cumulative work of the items, in draws, ``[num_items + 1]``.
-        *arguments: Further arguments of the kernel.
-    """
+    """Run ``kernel(first, last, *arguments)`` in threads, on ranges of about equal work."""
+    # work: cumulative, in draws, [num_items + 1]
     total = int(work[-1])
     num_parts = min(max(torch.get_num_threads(), total // _SHARE), 1 + total // _GRAIN)
     cuts = np.searchsorted(work, work[-1] * np.arange(1, num_parts) // num_parts)
@@ -76,9 +66,7 @@ def in_threads(kernel: Callable, work: np.ndarray, *arguments) -> None:
 
 @jit()
 def _copy_rows(first, last, keys, begin, size, first_key, indptr, key):
-    """Copy ``keys[begin[i]:begin[i] + size[i]]`` to ``key[indptr[i]:]`` for each query i in
-    ``first:last``, and add ``first_key[i]``. So keys are counted from the first key of the
-    graph."""
+    # afterwards, keys are counted from the first key of the graph
     for i in range(first, last):
         for e in range(size[i]):
             key[indptr[i] + e] = first_key[i] + keys[begin[i] + e]

@@ -30,18 +30,13 @@ _HIGHEST_BOUND = 0.9  # has a rate multiplier of 2.6; a bound of 1 would have in
 
 
 class Thinning:
-    r"""Sampler that draws pairs at higher rates than :math:`p_{ij} + \delta`, and then drops some.
+    """Sampler that draws pairs at higher rates, and then drops some."""
 
-    A pair with probability p that is drawn at the rate :math:`c_i p` appears at least once with
-    probability :math:`1 - e^{-c_i p}`, independently of other pairs. This is at least p if the rate
-    multiplier is :math:`c_i \ge -\log(1 - p) / p`. The right-hand side grows with p, so its value
-    at an upper bound of the probabilities of query i holds for all pairs of the query.
-
-    A pair that appears is kept with probability :math:`p / (1 - e^{-c_i p})`, so it is an edge with
-    probability p. A random *coin* of each pair decides. The probability of keeping is at least
-    :math:`1 / c_i`, which is nearly 1 for small bounds, so p must be computed only for few pairs.
-    """
-
+    # A pair with probability p, drawn at the rate c_i * p, appears with probability 1 - exp(-c_i *
+    # p). This is at least p if c_i >= -log(1 - p) / p, which grows with p, so an upper bound of
+    # query i will do. A pair that appears is kept with probability p / (1 - exp(-c_i * p)), at
+    # least 1 / c_i, by a coin. This is nearly 1 for small bounds, so p must be computed only for
+    # few pairs.
     def __init__(self, model: FactorModel):
         self.model, self.rates = model, Rates(model)
         self.bound = self.rates.bounds()
@@ -49,20 +44,12 @@ class Thinning:
 
     @cached_property
     def num_draws(self) -> np.ndarray:
-        """Return the expected number of random keys that are drawn for each query, float64
-        ``[num_queries]``."""
         return self.rate_multiplier * self.rates.of_queries()
 
     def is_faster(self) -> bool:
-        """Return whether thinning takes less time than a trial for each pair."""
         return is_faster(self.bound, self.num_draws, *_sizes(self.model))
 
     def sample(self, generator: torch.Generator | None) -> BipartiteGraph:
-        """Return a graph in which each pair is an edge with its probability.
-
-        Raises:
-            ValueError: The bound of the probabilities of a query is not below 1.
-        """
         if np.isinf(self.rate_multiplier).any():
             query = int(np.isinf(self.rate_multiplier).argmax())
             raise bound_is_too_high(self.bound[query], query)
@@ -71,14 +58,8 @@ class Thinning:
 
     def thinned(self, num_draws: np.ndarray, seed: np.uint64,
                 coin_seed: np.uint64) -> BipartiteGraph:
-        """Return a graph from ``num_draws[i]`` random keys of each query i. Some of them are
-        dropped at random (thinning), so that each key is an edge with its probability.
-
-        Args:
-            num_draws (numpy.ndarray): Number of draws of each query, int64.
-            seed (numpy.uint64): Seed of the draws.
-            coin_seed (numpy.uint64): Seed of the coins.
-        """
+        """Return a graph from ``num_draws[i]`` random keys of each query i, of which coins drop
+        some."""
         rows = self.rates.draw(num_draws, seed)
         self._thin(rows, coin_seed)
         return rows.to_graph(self.model)
@@ -100,7 +81,7 @@ def faster_thinning(model: FactorModel) -> Thinning | None:
 
 
 def _expected_edges(model: FactorModel) -> float:
-    """Return the expected number of edges. At least as many random keys must be drawn."""
+    # at least as many random keys must be drawn
     return sum_of_products(*pair_arrays(model)) + model.exploration * model.segments.num_pairs
 
 
@@ -108,36 +89,24 @@ def _sizes(model: FactorModel) -> tuple[int, int]:
     return model.num_keys * model.num_clusters, model.segments.num_pairs
 
 
-def may_be_faster(table_entries: int, num_pairs: int) -> bool:
-    """Return whether :func:`is_faster` can be true, given only the sizes of a model. The arguments
-    are those of :func:`is_faster`."""
+def may_be_faster(table_entries: int, num_pairs: int) -> bool:  # table_entries: keys times clusters
+    """Return whether :func:`is_faster` can be true, given only the sizes of a model."""
     return _is_less_work(0, table_entries, num_pairs)
 
 
 def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
               num_pairs: int) -> bool:
-    """Return whether thinning takes less time than a trial for each pair.
-
-    Args:
-        bound (numpy.ndarray): Upper bound of the probabilities of each query.
-        num_draws (numpy.ndarray): Expected number of draws of each query.
-        table_entries (int): Number of entries of all alias tables: keys times clusters.
-        num_pairs (int): Number of pairs inside the segments.
-    """
+    """Return whether thinning takes less time than a trial for each pair."""
     is_bounded = (bound <= _HIGHEST_BOUND).all()
     return is_bounded and _is_less_work(num_draws.sum(), table_entries, num_pairs)
 
 
 def _is_less_work(num_draws: float, table_entries: int, num_pairs: int) -> bool:
-    """Return whether drawing ``num_draws`` random keys takes less time than a random trial for each
-    of ``num_pairs`` (query, key) pairs. Drawing needs alias tables of ``table_entries`` entries."""
     return num_draws + TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _rate_multiplier(bound: np.ndarray) -> np.ndarray:
-    """Return the rate multiplier of each query, ``-log(1 - bound) / bound``: the rate at which a
-    pair is drawn, divided by the probability of the pair. It is infinite if the bound is not below
-    1. ``bound`` has an upper bound of the probabilities of each query."""
+    # -log(1 - bound) / bound, or infinite if the bound is not below 1
     is_certain = ~(bound < 1)  # NaN too
     low = np.where(is_certain, 0.5, np.maximum(bound, np.finfo(float).tiny))
     return np.where(is_certain, np.inf, -np.log1p(-low) / low)
@@ -145,17 +114,8 @@ def _rate_multiplier(bound: np.ndarray) -> np.ndarray:
 
 @jit()
 def _thin_rows(first, last, seed, keys, begin, size, first_key, rate_multiplier, query, key_factor):
-    """Drop some of the drawn keys of the queries ``first:last``, in place. A key with probability
-    p, drawn at the rate ``rate_multiplier[i] * p``, is kept with probability ``p / (1 -
-    exp(-rate_multiplier[i] * p))``.
-
-    Args:
-        seed: The seed of the coins that decide.
-        keys, begin, size: The fields of :class:`Rows`; keys and sizes are changed.
-        first_key: The first key of the segment of each query.
-        rate_multiplier: The result of :func:`_rate_multiplier`.
-        query, key_factor: The two factors of the rates.
-    """
+    # a key drawn at the rate rate_multiplier * p is kept with probability p / (1 -
+    # exp(-rate_multiplier * p)); keys and sizes change in place
     for i in range(first, last):
         stream, end = stream_of(seed, i), begin[i]
         for e in range(size[i]):

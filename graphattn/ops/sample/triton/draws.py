@@ -1,9 +1,7 @@
 """Draws of keys for each query in Triton, for NVIDIA's GPUs, in time linear in the number of draws.
 
-A task is a query, or if a query has many draws, a query with a piece of the keys of its segment.
-The draws of a task stay in the registers of one program. Each draw chooses a cluster, and then a
-key of this cluster, by bisection of cumulative shares. Draws are sorted, and duplicates are
-dropped. For the exact distribution, thinning drops further draws.
+A task is a query, or a query with a piece of the keys of its segment. Its draws stay in the
+registers of one program, which sorts them and drops duplicates.
 """
 
 from __future__ import annotations
@@ -40,21 +38,8 @@ fp64 = tl.float64
 
 
 def draw(model: FactorModel, generator: torch.Generator | None, *,
-         by_name: bool) -> BipartiteGraph | None:
-    """Return a graph in which each query has edges to the distinct keys that it draws, by Algorithm
-    1 of SBM-Transformer. Return ``None`` if a query draws a few keys so often that its draws do not
-    fit in the registers of the GPU.
-
-    Args:
-        model (FactorModel): The model, whose probabilities are rates of draws here.
-        generator (torch.Generator, optional): Random generator on the device of the model.
-        by_name (bool): Whether the caller named this method. Then an error is raised instead of
-            returning ``None``.
-
-    Raises:
-        ValueError: The expected draws do not fit in memory, or ``by_name`` is set and they do not
-            fit in registers.
-    """
+         by_name: bool) -> BipartiteGraph | None:  # by_name: the caller named the method, so raise
+    """Return the graph of the distinct keys that queries draw, or None if registers are too few."""
     draws = Draws(model, generator)
     check_rate(draws.expected, model)
     return draws.to_graph(by_name)
@@ -62,15 +47,7 @@ def draw(model: FactorModel, generator: torch.Generator | None, *,
 
 def thin(model: FactorModel, generator: torch.Generator | None, *,
          by_name: bool) -> BipartiteGraph | None:
-    """Return a graph in which each pair is an edge with its probability under ``model``, drawn by
-    thinning as in :class:`~graphattn.ops.sample.cpu.thinning.Thinning`. Return ``None`` if trials
-    of all pairs are faster, or if draws do not fit in registers as in :func:`draw`. The arguments
-    are those of :func:`draw`.
-
-    Raises:
-        ValueError: ``by_name`` is set, and the bound of the probabilities is not below 1, or the
-            draws do not fit in registers.
-    """
+    """Return a graph drawn by thinning, or None if trials are faster or registers are too few."""
     max_pairs = model.num_queries * model.num_keys // model.num_heads
     if not by_name and not _is_faster(0, model.key_factor.numel(), max_pairs):
         return None  # without synchronising the GPU
@@ -83,16 +60,7 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
 
 
 class Draws:
-    """Random keys that the queries of a model draw. The constructor draws how many keys each query
-    draws, and copies the totals to the host, which synchronises the GPU. :meth:`to_graph` draws the
-    keys.
-
-    Args:
-        model (FactorModel): The model, whose probabilities are rates of draws here.
-        generator (torch.Generator, optional): Random generator on the device of the model.
-        thins (bool): Whether to draw at higher rates and drop some draws by thinning, which leads
-            to the exact distribution.
-    """
+    """Random keys that the queries of a model draw; the constructor synchronises the GPU."""
 
     def __init__(self, model: FactorModel, generator: torch.Generator | None, *,
                  thins: bool = False):
@@ -111,8 +79,7 @@ class Draws:
         self._count(pieces=1)
 
     def _count(self, pieces: int) -> None:
-        """Draw the number of random keys of each query. The keys of its sequence are cut into
-        ``pieces`` ranges, and each range gets its own number."""
+        # each piece of the keys of a segment gets its own number of draws
         self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
         self.mass = reduce_segments(self.key_factor, self.piece_ptr, 'sum')
         explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
@@ -129,11 +96,7 @@ class Draws:
              rate.sum(), rate.amax(), bound.amax(), self._num_pairs, num_draws.amax(),
              self.begin[-1])]).tolist()
 
-    def _products(self, table: Tensor, pieces: int) -> Tensor:
-        """Return the dot product of the factor of each query with ``table[sequence, piece]``, for
-        each of the ranges (pieces) into which the keys of its sequence are cut. The result is
-        float64 ``[num_queries, pieces]``, and ``table`` is float64 ``[num_sequences * pieces,
-        k]``."""
+    def _products(self, table: Tensor, pieces: int) -> Tensor:  # [num_queries, pieces]
         num_queries, clusters = self.query.shape
         out = table.new_empty(num_queries, pieces)
         _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
@@ -142,25 +105,15 @@ class Draws:
         return out
 
     def check_bound(self) -> None:
-        """Raise an error unless the upper bound of the edge probabilities of each query is below 1.
-
-        Raises:
-            ValueError: The bound of a query is not below 1.
-        """
         if not self.highest_bound < 1:
             raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
 
     def are_fewer(self) -> bool:
-        """Return whether so few random keys are expected that drawing them takes less time than a
-        random trial for each (query, key) pair. Return False if an upper bound of the probabilities
-        exceeds 0.9."""
+        """Return whether drawing keys takes less time than a trial for each pair."""
         return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
             self.expected, self.key_factor.numel(), self.num_pairs)
 
     def to_graph(self, by_name: bool) -> BipartiteGraph | None:
-        """Draw random keys for each query, and return the graph. If the keys of a query do not fit
-        in registers, raise an error if ``by_name`` is set (the user asked for this method by name),
-        else return ``None``."""
         if self._fit():
             return self._to_graph()
         if by_name:
@@ -170,8 +123,6 @@ class Draws:
         return None
 
     def _fit(self) -> bool:
-        """Cut the keys of each sequence into so many ranges that the random keys of a query in a
-        range fit in registers. Return whether this is possible."""
         while self.max_expected > MAX_EXPECTED:
             pieces = self.pieces * math.ceil(self.max_expected / MAX_EXPECTED)
             pieces = min(pieces, self.model.num_keys)
@@ -202,12 +153,7 @@ class Draws:
                                        validate=False)
 
     def _cdf(self) -> Tensor:
-        """Return the cumulative shares of keys in each cluster, int64 ``[k * num_keys + 1]``, one
-        cluster after the other.
-
-        The share of a key is relative to the sum over its range (piece) of the keys, and is an
-        integer as in :func:`~graphattn.ops.sample.inverse_cdf.integer_cdf`.
-        """
+        # int64 [k * num_keys + 1], shares relative to the sum over a piece of the keys
         num_keys, clusters = self.key_factor.shape
         cdf = self.begin.new_zeros(clusters * num_keys + 1)
         width = torch.empty_like(cdf[1:])
@@ -220,24 +166,17 @@ class Draws:
 
 
 def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
-    """Return whether drawing ``num_draws`` random keys takes less time than a random trial for each
-    of ``num_pairs`` (query, key) pairs. Drawing needs a table of ``table_entries`` cumulative
-    shares."""
     return num_draws + _CALL + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
 def _rate_multiplier(bound: Tensor) -> Tensor:
-    """Return the rate multiplier of each query, ``-log(1 - bound) / bound``: the rate at which a
-    pair is drawn, divided by the probability of the pair. It is infinite if the bound is not below
-    1. ``bound`` has an upper bound of the probabilities of each query."""
+    # -log(1 - bound) / bound, or infinite if the bound is not below 1
     is_certain = ~(bound < 1)  # NaN too
     low = bound.clamp(min=torch.finfo(bound.dtype).tiny).masked_fill(is_certain, 0.5)
     return (-torch.log1p(-low) / low).masked_fill(is_certain, math.inf)
 
 
 def _cut(ptr: Tensor, pieces: int) -> Tensor:
-    """Cut the keys of each sequence into ``pieces`` ranges of about equal length. Return where each
-    range begins, and where the last range ends."""
     number = torch.arange(pieces, device=ptr.device)
     begin = ptr[:-1, None] + ptr.diff()[:, None] * number // pieces
     return torch.cat([begin.flatten(), ptr[-1:]])
@@ -245,9 +184,9 @@ def _cut(ptr: Tensor, pieces: int) -> Tensor:
 
 def _launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
             **constants) -> None:
-    """Launch a kernel with one warp per program, so that sorting and lookups need no barriers."""
     if 0 not in grid:
         with torch.cuda.device_of(arguments[0]):
+            # one warp per program, so that sorting and lookups need no barriers
             function[grid](*arguments, **constants, num_warps=1)
 
 
@@ -259,8 +198,7 @@ kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'n
 @kernel
 def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
                   WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Kernel: write the dot products of ``query[row]`` and ``table[query_segment[row] * num_pieces
-    + piece]`` to ``out[row, piece]``, for some queries and one range (piece) of the keys."""
+    """Kernel: write ``<query[row], table[segment and piece]>`` to ``out[row, piece]``."""
     piece = tl.program_id(0) % num_pieces
     row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     segment = tl.load(query_segment + row, mask=row < num_rows, other=0)
@@ -271,8 +209,6 @@ def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTE
 
 @triton.jit
 def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return ``query[row]`` times ``table[piece]``, cluster by cluster, float64 ``[rows, WIDTH]``:
-    the weight of each cluster for each query. The values are 0 unless ``is_row``."""
     cluster = tl.arange(0, WIDTH)[None, :]
     inside = is_row[:, None] & (cluster < CLUSTERS)
     offered = tl.load(query + row[:, None] * CLUSTERS + cluster, mask=inside, other=0)
@@ -283,16 +219,9 @@ def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl
 @kernel
 def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
                  CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
-    """Kernel: write integer shares of keys in clusters, from which keys are drawn at random. The
-    share of a key is its part of the sum over its range (piece) of the keys, times ``scale`` and
-    rounded. The result is written to ``width`` ``[CLUSTERS, num_keys]``, for some keys and
-    clusters.
-
-    Args:
-        key_factor: ``[num_keys, CLUSTERS]``.
-        mass: The sum of ``key_factor`` over each piece, ``[num_pieces, CLUSTERS]``.
-        piece_of_key: The piece of each key.
-    """
+    """Kernel: write integer shares of keys in clusters to ``width``, ``[CLUSTERS, num_keys]``."""
+    # the part of the sum over the key's piece, times ``scale`` and rounded; mass: [num_pieces,
+    # CLUSTERS]
     key = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
     cluster = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     inside = (key < num_keys)[:, None] & (cluster < CLUSTERS)[None, :]
@@ -310,23 +239,10 @@ def draw_keys(
         exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
         WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
         DEPTH: tl.constexpr):
-    """Kernel: draw the keys of some tasks. Write the distinct keys of each task to ``drawn``,
-    ascending, and their number to ``size``. A task is a query together with a piece of the keys of
-    its segment. With a rate ``multiplier``, only keys that thinning keeps are written.
-
-    Args:
-        query, key_factor: The factors of the rates.
-        query_segment: The segment of each query.
-        piece_ptr: Where the keys of each piece begin.
-        mass: The sum of ``key_factor`` over each piece.
-        cdf: The result of :meth:`Draws._cdf`.
-        begin: Where the draws of each task begin.
-        seed: The seed, int64.
-        multiplier: The rate multiplier of each query, or None.
-        exploration: The rate that is added to each pair.
-        DRAWS: Largest number of draws of a task.
-        DEPTH: Number of clusters that thinning loads at once.
-    """
+    """Kernel: write the distinct keys of some tasks to ``drawn``, ascending, and their numbers."""
+    # With a rate ``multiplier``, only keys that thinning keeps. cdf: of Draws._cdf; begin: where
+    # the draws of each task begin; DRAWS: most of a task; DEPTH: clusters that thinning loads at
+    # once
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
@@ -362,8 +278,7 @@ def draw_keys(
 
 @triton.jit
 def _random_bits(seed, task, draw):
-    """Return four uint32 tensors of random bits, each ``[tasks, draws]``, by Philox (Salmon et al.,
-    2011)."""
+    # Philox (Salmon et al., 2011)
     zero = draw.to(tl.uint32) * 0
     low, high = zero + task.to(tl.uint32)[:, None], zero + (task >> 32).to(tl.uint32)[:, None]
     return tl.philox(tl.load(seed), low, high, draw.to(tl.uint32), zero)
@@ -371,13 +286,7 @@ def _random_bits(seed, task, draw):
 
 @triton.jit
 def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
-    """Return the random cluster from which each key is drawn, and whether the key is instead drawn
-    from all keys with equal probability (exploration).
-
-    Clusters are chosen in proportion to ``weight`` ``[tasks, WIDTH]``, and exploration in
-    proportion to ``explored`` ``[tasks]``. The 32 random bits of a key, as a fraction of 2**32,
-    select from the cumulative weights.
-    """
+    # also whether a key is drawn from all keys with equal probability instead
     total = tl.sum(weight, axis=1) + explored
     scale = 1073741824. / tl.where(total > 0, total, 1)  # 2**30
     end = tl.cumsum((weight * scale[:, None] + 0.5).to(tl.int32), axis=1)
@@ -394,17 +303,8 @@ def _draw_clusters(weight, explored, bits, WIDTH: tl.constexpr):
 
 @triton.jit
 def _draw_keys(begin, length, bits, explores, inside):
-    """Return a random key for each draw, counted from the first key of the piece. Keys are chosen
-    by their shares in a cluster, or with equal probability if the draw ``explores``.
-
-    Args:
-        begin: Pointers to the cumulative share of the first key of the piece in the cluster of each
-            draw.
-        length: Number of keys of the piece.
-        bits: 64 random bits of each draw.
-        explores: Whether each draw explores.
-        inside: Whether each draw exists.
-    """
+    # begin: pointers to the share of the first key of the piece in each draw's cluster; keys are
+    # counted from it
     chooses = inside & ~explores
     low = tl.load(begin, mask=chooses, other=0)
     width = tl.load(begin + length, mask=chooses, other=0) - low
@@ -425,14 +325,8 @@ def _draw_keys(begin, length, bits, explores, inside):
 @triton.jit
 def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTERS: tl.constexpr,
           DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr, DEPTH: tl.constexpr):
-    """Return which of the random keys in the mask ``kept`` are edges. Each is a pair of a query
-    ``row`` and a key ``node``.
-
-    A pair with probability p was drawn at the rate ``multiplier * p``, and becomes an edge with
-    probability ``p / (1 - exp(-multiplier * p))``. The random fraction ``bits / 2**32`` decides. A
-    fraction below ``1 / multiplier`` always accepts the pair, so p is computed only for other
-    fractions.
-    """
+    # A pair drawn at the rate multiplier * p is kept with probability p / (1 - exp(-multiplier *
+    # p)). A coin below 1 / multiplier always keeps it, so p is computed only for others.
     coin = bits.to(tl.float64) * 2.3283064365386963e-10  # 2**-32
     multiplier = multiplier[:, None]
     is_open = kept & (coin * multiplier >= 1)
@@ -454,8 +348,7 @@ def _thin(kept, query, key_factor, explore, row, node, multiplier, bits, CLUSTER
 
 @kernel
 def close_gaps(drawn, begin, end, key, num_tasks, TASKS: tl.constexpr, DRAWS: tl.constexpr):
-    """Kernel: copy the keys of some tasks from ``drawn[begin[task]:]`` to ``key[end[task]:]``, so
-    that there are no gaps between tasks. Task number t has ``end[t + 1] - end[t]`` keys."""
+    """Kernel: copy ``drawn[begin[task]:]`` to ``key[end[task]:]``, for some tasks."""
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)

@@ -1,9 +1,7 @@
 """Random graphs by a Bernoulli trial for each pair, in tiles of pairs, in Triton for NVIDIA's GPUs.
 
-The host waits for the GPU only once. Products and random bits stay in registers, and are computed
-twice: first to count the edges of each query, and again to write the keys after memory is
-allocated. Clusters are summed in a fixed order, and random bits depend only on the seed and the
-pair. So the same trials succeed both times.
+Trials are computed twice, first to count the edges. The same succeed both times, because sums have
+a fixed order and random bits depend only on the seed and the pair.
 """
 
 from __future__ import annotations
@@ -26,12 +24,6 @@ fp64 = tl.float64
 
 
 def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
-    """Return a graph in which each pair of a query and a key is an edge with its probability under
-    ``model``, drawn on a GPU.
-
-    Raises:
-        ValueError: A probability exceeds 1, even without exploration.
-    """
     segment = _segments_of_tiles(model)
     pieces = max(1, min(_PROGRAMS // max(segment.numel(), 1), model.num_keys // _KEYS))
     query, key_factor = model.mixed_query().detach(), model.key_factor.detach().to(model.dtype)
@@ -52,12 +44,9 @@ def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteG
 
 
 def _segments_of_tiles(model: FactorModel) -> Tensor:
-    """Return the sequence of each block of queries (tile), int64 ``[num_tiles]``.
-
-    Queries are cut into blocks at multiples of 64, and where sequences begin. Only the GPU knows
-    where sequences begin, so the host uses an upper bound of the number of blocks: the number of
-    multiples plus the number of sequences. Programs of blocks without queries return at once.
-    """
+    # Queries are cut at multiples of 64, and where segments begin. Only the GPU knows where, so the
+    # host uses an upper bound of the number of tiles; programs of tiles without queries return at
+    # once.
     first_tile = model.query_ptr // _ROWS + torch.arange(model.num_segments + 1,
                                                          device=model.device)
     num_tiles = model.num_queries // _ROWS + model.num_segments
@@ -84,24 +73,11 @@ def try_tiles(
         query, key_factor, query_ptr, key_ptr, segment_of_tile, seed, exploration: fp64, num_quads,
         size, largest, end, edge_key, CLUSTERS: tl.constexpr, DTYPE: tl.constexpr,
         ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Kernel: compute the random trials of some queries with a piece of the keys of their segment.
-    Without ``edge_key``, write the number of successes of each query to ``size``, and the largest
-    probability to ``largest``. With ``edge_key``, write the keys of the successes to it.
-
-    Args:
-        query, key_factor: The factors of the probabilities, ``[num_queries, CLUSTERS]`` and
-            ``[num_keys, CLUSTERS]``.
-        query_ptr, key_ptr: Where the queries and keys of each segment begin.
-        segment_of_tile: The result of :func:`_segments_of_tiles`.
-        seed: The seed, int64.
-        exploration: The probability that is added to each pair.
-        num_quads: Number of groups of four keys for each query. Random bits are numbered by group.
-        size: Number of successes of each query in each piece, ``[num_queries, pieces]``.
-        largest: The largest probability without exploration, or ``inf`` if one is NaN,
-            ``[num_tiles, pieces]``.
-        end: Where the keys of each query in each piece begin in ``edge_key``, and the end of the
-            last.
-    """
+    """Kernel: compute the random trials of some queries with a piece of the keys of their
+    segment."""
+    # Without edge_key, writes the successes of each query to ``size`` [num_queries, pieces], and
+    # the largest probability, inf for NaN, to ``largest`` [num_tiles, pieces]; else keys. end:
+    # where these begin. num_quads: groups of four keys for each query, which number the random bits
     tile, piece, pieces = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     segment = tl.load(segment_of_tile + tile)
     first_row = (tile - segment) * ROWS
@@ -143,9 +119,7 @@ def try_tiles(
 @triton.jit
 def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexpr,
               DTYPE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr):
-    """Return the dot product of ``query[row]`` and ``key_factor[key]`` for each row and key,
-    ``[ROWS, KEYS]``, or 0 unless ``is_row`` and ``is_key``. In float32, each product is computed by
-    three products in TF32, which together are as exact as float32."""
+    # three products in TF32 are together as exact as float32
     PRECISION: tl.constexpr = 'tf32x3' if DTYPE == tl.float32 else 'ieee'
     product = tl.zeros([ROWS, KEYS], DTYPE)
     for first in range(0, CLUSTERS, DEPTH):
@@ -161,13 +135,8 @@ def _products(query, key_factor, row, key, is_row, is_key, CLUSTERS: tl.constexp
 
 @triton.jit
 def _succeed(prob, seed, quad, ROWS: tl.constexpr, KEYS: tl.constexpr):
-    """Return whether each trial succeeds, bool ``[ROWS, KEYS]``. A trial succeeds if 64 random
-    bits, as a fraction, are below its probability. ``quad`` numbers the random bits of each group
-    of four keys.
-
-    The first 32 bits decide all but one in 2**32 trials. Without the other bits, probabilities
-    would be rounded to multiples of 2**-32.
-    """
+    # The first 32 bits decide all but one in 2**32 trials. Without the others, probabilities would
+    # be rounded to multiples of 2**-32.
     scaled = tl.where(prob < 1, tl.maximum(prob, 0), 0) * 4294967296.
     whole = scaled.to(tl.uint32)
     rest = scaled - whole.to(prob.dtype)  # exact: the digits of a probability fit
@@ -182,9 +151,7 @@ def _succeed(prob, seed, quad, ROWS: tl.constexpr, KEYS: tl.constexpr):
 
 @triton.jit
 def _random_bits(seed, quad, STREAM: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr):
-    """Return 32 random bits for each pair, uint32 ``[ROWS, KEYS]``. One call of Philox (Salmon et
-    al., 2011) at the number ``quad`` serves four keys. ``STREAM`` selects other bits for the same
-    pairs."""
+    # one call of Philox (Salmon et al., 2011) serves four keys
     low, high = quad.to(tl.uint32), (quad >> 32).to(tl.uint32)
     zero = low * 0
     a, b, c, d = tl.philox(tl.load(seed), low, high, zero + STREAM, zero)
