@@ -188,6 +188,8 @@ class SequenceParallel(nn.Module):
         if hasattr(module, 'graph_attachment'):
             raise ValueError(f"'module' must be called with (x, ptr) (got {type(module).__name__}, "
                              f"an attached model); pass graphattn.hugging_face.TokenModel(model)")
+        if not hops:
+            raise ValueError(f"'module' must hold a GraphAttention (got {type(module).__name__})")
         parameters = signature(module.forward).parameters
         if 'placement' not in parameters and not any(each.kind is each.VAR_KEYWORD
                                                      for each in parameters.values()):
@@ -195,8 +197,6 @@ class SequenceParallel(nn.Module):
                              f"GraphAttention (got {type(module).__name__}); pass the encoder of a "
                              f"model that pools tokens, and pool the output of "
                              f"SequenceParallel.gather")
-        if not hops:
-            raise ValueError(f"'module' must hold a GraphAttention (got {type(module).__name__})")
         if math.inf in hops:
             raise ValueError("'module' must not have infinitely many hops, because each process "
                              "would stop at another hop; use a finite number of hops")
