@@ -15,6 +15,7 @@ from graphattn._checks import check_integers, check_ptr, check_sides
 from graphattn._tensors import host_copy
 from graphattn.functional.drive import Placement, Teleport
 from graphattn.functional.recursion import is_one_hop
+from graphattn.functional.shard import Shard, check_edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import segment_of
 from graphattn.placement.cache import Cache, Kept
@@ -22,7 +23,6 @@ from graphattn.placement.divided_cache import DividedCache, NewRows, Part
 from graphattn.placement.exchange import Halo, requested, sent_to_all
 from graphattn.placement.messages import all_gather
 from graphattn.placement.overlap import counts_before
-from graphattn.shard import Shard, check_edges
 
 __all__ = ['KeyValueCache']
 
@@ -30,7 +30,7 @@ __all__ = ['KeyValueCache']
 class KeyValueCache:
     """A cache of the keys and values of all tokens that each layer of a model has processed.
 
-    In each call of a model, pass the next tokens, and ``cache.step(ptr)`` instead of ``ptr``.
+    In each call of a model, pass the next tokens, ``ptr``, and ``placement=cache.step(ptr)``.
     Layers, encoders and models then return the same outputs as for whole sequences. The time of a
     call is proportional to the number of edges of the new queries.
 
@@ -57,8 +57,8 @@ class KeyValueCache:
         >>> x, cache = torch.randn(6, 8), KeyValueCache(6)
         >>> with torch.no_grad():
         ...     whole = attention(x, torch.tensor([0, 6]))
-        ...     tokens = [attention(token, cache.step(torch.tensor([0, 1])))
-        ...               for token in x.split(1)]
+        ...     one = torch.tensor([0, 1])
+        ...     tokens = [attention(token, one, placement=cache.step(one)) for token in x.split(1)]
         >>> torch.allclose(torch.cat(tokens), whole, atol=1e-6)
         True
     """
@@ -72,7 +72,7 @@ class KeyValueCache:
         self._kept = WeakIdKeyDictionary()
 
     def step(self, ptr: Tensor) -> Shard:
-        """Return the ``ptr`` for the next call of a model. Use each result only once.
+        """Return the ``placement`` for the next call of a model. Use each result only once.
 
         The new tokens are in the cache as soon as the first layer has computed its attention. A
         call that fails earlier can be repeated. If a call fails between two layers, the layers have
@@ -110,7 +110,7 @@ class KeyValueCache:
 
 
 class Step(Shard):
-    """The new tokens of one call of a model: the argument ``ptr`` of layers and models in decoding.
+    """The new tokens of one call of a model: the ``placement`` of layers and models in decoding.
 
     Args:
         cache (KeyValueCache): The cache.
@@ -119,6 +119,7 @@ class Step(Shard):
     """
 
     def __init__(self, cache: KeyValueCache, ptr: Tensor, spans: list[tuple[int, int]]):
+        Placement.__init__(self)
         self.cache, self.all_spans, self.own_ptr = cache, spans, ptr
         self._runs: Counter[nn.Module] = Counter()  # number of runs of each layer with these tokens
         self.ptr = cache.length * torch.arange(len(spans) + 1, device=ptr.device)
@@ -157,8 +158,8 @@ class Step(Shard):
     def place(self, layer: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None, *,
               hops: int | float, teleport: Teleport, dropout_p: float) -> Placement:
         if torch.is_grad_enabled() and key.requires_grad:
-            raise ValueError("'ptr' must not belong to a cache if gradients are needed, because a "
-                             "KeyValueCache does not support gradients; decode inside "
+            raise ValueError("'placement' must not belong to a cache if gradients are needed, "
+                             "because a KeyValueCache does not support gradients; decode inside "
                              "torch.no_grad()")
         if hops == math.inf:
             raise ValueError("'hops' must be finite for decoding, because the values after each "
@@ -179,9 +180,9 @@ class Step(Shard):
 
     def _placement(self, memory: Kept, graph: BipartiteGraph, heads: int | None) -> Placement:
         if self.cache.homes is not None:
-            raise ValueError(f"'ptr' must not belong to a cache that several processes share (got "
-                             f"one of {len(self.cache.homes.counts)} processes); pass the step to "
-                             f"the module that sequence_parallel returned")
+            raise ValueError(f"'placement' must not belong to a cache that several processes share "
+                             f"(got one of {len(self.cache.homes.counts)} processes); pass the "
+                             f"step to the module that sequence_parallel returned")
         self._check_causal(graph, heads)
         return Cache(heads, memory, self._nodes(heads), graph)
 
@@ -205,10 +206,10 @@ class Step(Shard):
         memory = self.cache.of(layer, self._runs[layer])
         begin = [begin for begin, _ in self.all_spans]
         if memory.seen != begin:
-            raise ValueError(f"'ptr' must continue after the tokens in the cache of the layer, "
-                             f"{memory.seen} tokens per sequence (got a step after {begin} tokens "
-                             f"per sequence); create one KeyValueCache for each model, and use "
-                             f"each step for one pass through all layers")
+            raise ValueError(f"'placement' must continue after the tokens in the cache of the "
+                             f"layer, {memory.seen} tokens per sequence (got a step after "
+                             f"{begin} tokens per sequence); create one KeyValueCache for "
+                             f"each model, and use each step for one pass through all layers")
         return memory
 
 

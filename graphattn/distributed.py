@@ -13,6 +13,7 @@ import math
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from datetime import timedelta
+from inspect import signature
 from itertools import chain, count
 from typing import Any, NamedTuple
 
@@ -26,12 +27,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 from graphattn._checks import check_generator, check_kind, check_ptr, check_size
 from graphattn._tensors import host_copy, outside_transforms
 from graphattn.decoding import DividedStep, Step, check_shared
+from graphattn.functional.shard import Shard, check_edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers import GraphAttention
 from graphattn.placement.exchange import Exchange, Halo, requested, sent_to_all
 from graphattn.placement.messages import all_gather, gathered
 from graphattn.placement.overlap import split_edges, subgraph
-from graphattn.shard import Shard, check_edges
 from graphattn.sources.base import fold_ptr
 
 __all__ = ['SequenceParallel', 'sequence_parallel', 'share']
@@ -83,7 +84,8 @@ def sequence_parallel(module: nn.Module, group: dist.ProcessGroup | DeviceMesh |
     Args:
         module (Module): A :class:`~graphattn.layers.GraphAttention`, an
             :class:`~graphattn.models.Encoder`, a :class:`~graphattn.hugging_face.TokenModel`, or
-            another module that is called with ``(x, ptr)`` and passes ``ptr`` on to one of these.
+            another module that is called with ``(x, ptr, placement=...)`` and passes both on to
+            one of these.
         group (ProcessGroup or DeviceMesh, optional): The processes, or a mesh of one dimension,
             such as ``mesh['cp']`` of a mesh whose other dimension divides the batches. If omitted,
             a new group of all processes is created. Its messages do not interfere with the messages
@@ -188,6 +190,13 @@ class SequenceParallel(nn.Module):
                              f"an attached model); pass graphattn.hugging_face.TokenModel(model)")
         if not hops:
             raise ValueError(f"'module' must hold a GraphAttention (got {type(module).__name__})")
+        parameters = signature(module.forward).parameters
+        if 'placement' not in parameters and not any(each.kind is each.VAR_KEYWORD
+                                                     for each in parameters.values()):
+            raise ValueError(f"'module' must take the argument 'placement' and pass it on to its "
+                             f"GraphAttention (got {type(module).__name__}); pass the encoder of a "
+                             f"model that pools tokens, and pool the output of "
+                             f"SequenceParallel.gather")
         if math.inf in hops:
             raise ValueError("'module' must not have infinitely many hops, because each process "
                              "would stop at another hop; use a finite number of hops")
@@ -197,15 +206,17 @@ class SequenceParallel(nn.Module):
         self._is_compared = False
         self._halos = _Halos()
 
-    def forward(self, x: Tensor, ptr: Tensor | Step, *, own: slice | None = None,
-                generator: torch.Generator | None = None, **arguments: Any) -> Any:
+    def forward(self, x: Tensor, ptr: Tensor, *, placement: Step | None = None,
+                own: slice | None = None, generator: torch.Generator | None = None,
+                **arguments: Any) -> Any:
         """Compute the module on the tokens of this process. Every process must call this method.
 
         Args:
             x (Tensor): Input of the module for own tokens, the tokens of this process, ``[num_own,
                 ...]``.
-            ptr (Tensor or Step): Where each sequence of the *whole* batch begins, int64
-                ``[num_sequences + 1]``, the same in all processes. To decode, create a
+            ptr (Tensor): Where each sequence of the *whole* batch begins, int64
+                ``[num_sequences + 1]``, the same in all processes.
+            placement (optional): To decode, create a
                 :class:`~graphattn.decoding.KeyValueCache` in each process, and pass
                 ``cache.step(ptr)``. Then ``x`` contains either own tokens, as for a prompt, or all
                 new tokens, in every process.
@@ -227,9 +238,10 @@ class SequenceParallel(nn.Module):
                 process does.
             RuntimeError: There is no process group, or a process has died or did not respond.
         """
-        shard = self._shard(x, ptr, own, generator)
+        shard = self._shard(x, ptr, placement, own, generator)
         self._halos.begin_step()
-        return self.module(x, shard, generator=self._drawing(generator), **arguments)
+        return self.module(x, shard.own_ptr, placement=shard, generator=self._drawing(generator),
+                           **arguments)
 
     def share(self, ptr: Tensor, graph: BipartiteGraph | None = None) -> slice:
         """Return the range of the tokens of this process. The arguments are those of
@@ -281,36 +293,36 @@ class SequenceParallel(nn.Module):
             self._generator = torch.Generator(device).manual_seed(seed)
         return self._generator if generator is None else generator
 
-    def _shard(self, x: Tensor, ptr: Tensor | Step, own: slice | None,
+    def _shard(self, x: Tensor, ptr: Tensor, step: Step | None, own: slice | None,
                generator: torch.Generator | None) -> Shard:
         """Check that the arguments of :meth:`forward` of all processes fit together, and return the
         tokens that this process computes."""
         error, facts = None, _Facts()
         try:
-            facts = self._facts(x, ptr, own, generator)
+            facts = self._facts(x, ptr, step, own, generator)
         except (TypeError, ValueError) as raised:
             error = raised
         mine = torch.tensor(facts, device=next(self.module.parameters()).device)
         facts = [_Facts(*row) for row in all_gather(mine, self.group).tolist()]
         if error is not None:
             raise error
-        is_step = isinstance(ptr, Step)
-        is_repeated = is_step and all((fact.start, fact.stop) == (0, fact.num_tokens)
-                                      for fact in facts)
+        is_repeated = step is not None and all((fact.start, fact.stop) == (0, fact.num_tokens)
+                                               for fact in facts)
         _check_facts(facts, is_repeated)
         self._is_compared = True
         bounds = [0, *(fact.stop for fact in facts)]
-        if is_step:
-            return DividedStep(ptr, None if is_repeated else bounds, self.group)
+        if step is not None:
+            return DividedStep(step, None if is_repeated else bounds, self.group)
         return _Shard(ptr, bounds, self.group, self._halos)
 
-    def _facts(self, x: Tensor, ptr: Tensor | Step, own: slice | None,
+    def _facts(self, x: Tensor, ptr: Tensor, step: Step | None, own: slice | None,
                generator: torch.Generator | None) -> _Facts:
         check_kind('x', x, Tensor)
         spans = []
-        if isinstance(ptr, Step):
-            check_shared(ptr, dist.get_world_size(self.group))
-            ptr, spans = ptr.own_ptr, [torch.tensor([ptr.cache.length, *chain(*ptr.all_spans)])]
+        if step is not None:
+            check_kind('placement', step, Step)
+            check_shared(step, dist.get_world_size(self.group))
+            spans = [torch.tensor([step.cache.length, *chain(*step.all_spans)])]
         check_kind('ptr', ptr, Tensor)
         check_ptr('ptr', ptr, None, x.device)
         check_generator(generator)

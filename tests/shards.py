@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphattn import BipartiteGraph
-from graphattn.shard import Shard
+from graphattn.functional.shard import Shard
 
 
 class ThreadShard(Shard):

@@ -268,7 +268,7 @@ def kinds_of(parameter: inspect.Parameter) -> list[str]:
 def bad_values(name: str, key: str, parameter: inspect.Parameter) -> list:
     kinds = kinds_of(parameter)
     may_be_none = 'None' in kinds
-    kinds = [kind for kind in kinds if kind not in ('None', 'Shard')]
+    kinds = [kind for kind in kinds if kind != 'None']
     if key in ('teleport', 'device') and kinds != ['Tensor']:
         bad = BAD[key]
     elif kinds == ['Tensor']:

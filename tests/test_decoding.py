@@ -42,7 +42,7 @@ def decode(module, x: Tensor, steps: list[list[int]]) -> Tensor:
         tokens = [x[b, seen:seen + count] for b, (seen, count) in enumerate(zip(cache.seen,
                                                                                 counts))]
         ptr = torch.tensor([0, counts[0], sum(counts)])
-        out = module(torch.cat(tokens), cache.step(ptr))
+        out = module(torch.cat(tokens), ptr, placement=cache.step(ptr))
         for own, part in zip(outs, out.split(counts)):
             own.append(part)
     return torch.stack([torch.cat(own) for own in outs])
@@ -120,7 +120,7 @@ def test_a_cache_can_be_used_in_another_mode(modes):
     cache, expected = KeyValueCache(6), attention(x, torch.tensor([0, 6]))
     for mode, part in zip(modes, (slice(0, 3), slice(3, 6))):
         with mode():
-            out = attention(x[part], cache.step(torch.tensor([0, 3])))
+            out = attention(x[part], THREE, placement=cache.step(THREE))
             torch.testing.assert_close(out, expected[part])
 
 
@@ -138,7 +138,7 @@ def half_decoded():
                       channels=CHANNELS, heads=HEADS, num_layers=2).eval()
     tokens, cache = torch.randint(11, (6,)), KeyValueCache(LENGTH)
     with torch.no_grad():
-        encoder(tokens[:3], cache.step(THREE))
+        encoder(tokens[:3], THREE, placement=cache.step(THREE))
         return encoder, tokens, cache, encoder(tokens, torch.tensor([0, 6]))
 
 
@@ -149,13 +149,14 @@ THREE = torch.tensor([0, 3])
 def test_a_refused_call_can_be_repeated(half_decoded):
     encoder, tokens, cache, expected = half_decoded
     with pytest.raises(ValueError, match="'tokens' must.*ids.*0.*10.*got 3 to 11"):
-        encoder(torch.tensor([3, 11, 3]), cache.step(THREE))
+        encoder(torch.tensor([3, 11, 3]), THREE, placement=cache.step(THREE))
     handle = encoder.layers[0].attention.attention.register_forward_hook(fail)
     with pytest.raises(RuntimeError, match='out of memory'):
-        encoder(torch.tensor([3, 3, 3]), cache.step(THREE))
+        encoder(torch.tensor([3, 3, 3]), THREE, placement=cache.step(THREE))
     handle.remove()
     assert cache.seen == [3]
-    torch.testing.assert_close(encoder(tokens[3:], cache.step(THREE)), expected[3:])
+    out = encoder(tokens[3:], THREE, placement=cache.step(THREE))
+    torch.testing.assert_close(out, expected[3:])
 
 
 @torch.no_grad()
@@ -163,20 +164,20 @@ def test_decoding_cannot_continue_after_a_failure_between_layers(half_decoded):
     encoder, tokens, cache, _ = half_decoded
     handle = encoder.layers[0].feed_forward.register_forward_hook(fail)
     with pytest.raises(RuntimeError, match='out of memory'):
-        encoder(tokens[3:], cache.step(THREE))
+        encoder(tokens[3:], THREE, placement=cache.step(THREE))
     handle.remove()
     with pytest.raises(ValueError, match=r'cache of the layer, \[3\] .*\(got a step after \[6\]'):
-        encoder(tokens[3:], cache.step(THREE))
+        encoder(tokens[3:], THREE, placement=cache.step(THREE))
 
 
 @torch.no_grad()
 def test_a_step_is_for_one_pass(half_decoded):
     encoder, tokens, cache, _ = half_decoded
     step, another = cache.step(THREE), cache.step(THREE)
-    encoder(tokens[3:], step)
+    encoder(tokens[3:], THREE, placement=step)
     for used in (step, another):
         with pytest.raises(ValueError, match='use each step for one pass'):
-            encoder(tokens[3:], used)
+            encoder(tokens[3:], THREE, placement=used)
 
 
 @pytest.mark.slow
@@ -193,7 +194,7 @@ def test_only_keys_with_edges_are_read(monkeypatch):
     monkeypatch.setattr(Cache, 'keys', keys)
     cache = KeyValueCache(1000)
     for token in torch.randn(50, 1, CHANNELS):
-        attention(token, cache.step(torch.tensor([0, 1])))
+        attention(token, torch.tensor([0, 1]), placement=cache.step(torch.tensor([0, 1])))
     assert max(seen) == 3
 
 
@@ -205,9 +206,9 @@ def test_layers_that_cannot_be_decoded_are_refused():
         return GraphAttention(CHANNELS, HEADS, PatternSource(pattern), **options)
 
     with torch.no_grad(), pytest.raises(ValueError, match='& Causal'):
-        attention(SlidingWindow(1))(x, cache.step(one))
+        attention(SlidingWindow(1))(x, one, placement=cache.step(one))
     with pytest.raises(ValueError, match='does not support gradients'):
-        attention(SlidingWindow(1) & Causal())(x, cache.step(one))
+        attention(SlidingWindow(1) & Causal())(x, one, placement=cache.step(one))
     with pytest.raises(ValueError, match='longer than the 2 tokens of the cache .got 3'):
         cache.step(torch.tensor([0, 3]))
     with pytest.raises(ValueError, match="'ptr' must mark the 1 sequences"):
@@ -216,10 +217,10 @@ def test_layers_that_cannot_be_decoded_are_refused():
         cache.step([0, 1])
     endless = attention(SlidingWindow(1) & Causal(), hops=math.inf, teleport=.1)
     with torch.no_grad(), pytest.raises(ValueError, match="'hops' must be finite"):
-        endless(x, KeyValueCache(2).step(one))
+        endless(x, one, placement=KeyValueCache(2).step(one))
     dropping = attention(SlidingWindow(1) & Causal(), hops=2, dropout=.1)
     with torch.no_grad(), pytest.raises(ValueError, match="'dropout' must be off"):
-        dropping(x, KeyValueCache(2).step(one))
+        dropping(x, one, placement=KeyValueCache(2).step(one))
 
 
 @torch.no_grad()
@@ -227,12 +228,12 @@ def test_a_cache_of_another_model_is_refused():
     pattern, one = SlidingWindow(1) & Causal(), torch.tensor([0, 1])
     attention, other = (GraphAttention(CHANNELS, heads, pattern) for heads in (HEADS, 4))
     x, cache = torch.randn(1, CHANNELS), KeyValueCache(5)
-    attention(x, cache.step(one))
+    attention(x, one, placement=cache.step(one))
     with pytest.raises(ValueError, match='create one KeyValueCache for each model'):
-        other(x, cache.step(one))
+        other(x, one, placement=cache.step(one))
     own = KeyValueCache(5)
-    attention(x, own.step(one))
+    attention(x, one, placement=own.step(one))
     with pytest.raises(ValueError, match=r"'ptr' must belong to a cache .*\(2, 4\)"):
-        attention(x, own.step(one), source=PatternSource([pattern] * HEADS))
+        attention(x, one, placement=own.step(one), source=PatternSource([pattern] * HEADS))
     with pytest.raises(TypeError, match="'ptr' .* torch.float64 .got torch.float32"):
-        attention.double()(x.double(), own.step(one))
+        attention.double()(x.double(), one, placement=own.step(one))

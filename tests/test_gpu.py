@@ -414,7 +414,8 @@ def test_tokens_are_decoded_there(gpu):
     x, steps = torch.randn(6, 8), [torch.tensor([0, 4]), torch.tensor([0, 2])]
     expected = attention(x, torch.tensor([0, 6]))
     attention, cache, parts = attention.to('cuda'), KeyValueCache(6), x.split([4, 2])
-    found = [attention(to_gpu(part), cache.step(to_gpu(ptr))) for part, ptr in zip(parts, steps)]
+    found = [attention(to_gpu(part), ptr, placement=cache.step(ptr))
+             for part, ptr in zip(parts, map(to_gpu, steps))]
     torch.testing.assert_close(torch.cat(found).on_cpu, expected)
 
 

@@ -38,7 +38,6 @@ MAY_IMPORT = {
     'extension': {'_checks', '_tensors', '_jit', '_threads'},
     'graphs': {'_checks', '_explained', '_tensors', '_compiler', '_jit', 'style'},
     'draw': {'graphs', '_checks', 'style'},
-    'shard': {'graphs', '_tensors'},
     # Patterns, samplers and operations do not know one another, but that samplers draw by them.
     'patterns': GROUND,
     'ops': GROUND | COMPILERS,

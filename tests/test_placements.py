@@ -141,7 +141,7 @@ def decoded(layer: GraphAttention, x: Tensor) -> Tensor:
     for begin, end in ((0, 3), (3, 4), (4, 7)):
         parts = first[begin:end], second[begin:end]
         ptr = torch.tensor([0, len(parts[0]), len(parts[0]) + len(parts[1])])
-        out = layer(torch.cat(parts), cache.step(ptr)).tensor_split([len(parts[0])])
+        out = layer(torch.cat(parts), ptr, placement=cache.step(ptr)).tensor_split([len(parts[0])])
         for own, new in zip(outs, out):
             own.append(new)
     return torch.cat([*outs[0], *outs[1]])
@@ -307,7 +307,7 @@ def test_a_soft_mask_in_the_place_of_rows_is_refused(placement):
     options = dict(graph=soft_mask)
     with torch.no_grad(), pytest.raises(TypeError, match='must be a BipartiteGraph.* freeze'):
         if placement == 'decoded':
-            layer(x, KeyValueCache(LENGTH, 2).step(PTR), **options)
+            layer(x, PTR, placement=KeyValueCache(LENGTH, 2).step(PTR), **options)
         else:
             sequence_parallel(layer, dist.group.WORLD)(x, PTR, **options)
 

@@ -93,9 +93,10 @@ def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
     attention = new_layer(pattern)
     cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
     for part in x.split(512):
-        attention(part, cache.step(torch.tensor([0, len(part)])))
+        ptr = torch.tensor([0, len(part)])
+        attention(part, ptr, placement=cache.step(ptr))
     one = torch.tensor([0, 1])
-    return lambda: attention(x[:1], cache.step(one))
+    return lambda: attention(x[:1], one, placement=cache.step(one))
 
 
 def shared_rows(processes: list[int], length: int, tokens: int) -> list[dict[str, object]]:
@@ -133,9 +134,9 @@ def shared(case: str, length: int, window: int, *, tokens: int) -> dict[str, flo
     cache, x = KeyValueCache(length + tokens + 1), torch.randn(length, HEADS * HEAD_CHANNELS)
     for part in x.split(512):
         ptr = torch.tensor([0, len(part)])
-        attention(part[attention.share(ptr)], cache.step(ptr))
+        attention(part[attention.share(ptr)], ptr, placement=cache.step(ptr))
     one = torch.tensor([0, 1])
-    seconds = seconds_of_token(lambda: attention(x[:1], cache.step(one)), tokens)
+    seconds = seconds_of_token(lambda: attention(x[:1], one, placement=cache.step(one)), tokens)
     own = int((cache.homes.owner == dist.get_rank()).sum())
     return {'ms': 1e3 * seconds,
             'keys and values, MiB': own * 2 * NUM_KV_HEADS * HEAD_CHANNELS * 4 / 2**20}

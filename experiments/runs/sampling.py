@@ -35,7 +35,8 @@ def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
     cache, ptr = KeyValueCache(length, number), torch.arange(number + 1, device=device)
     drawn = torch.full((number, length + 1), start, device=device)
     for place in tqdm(range(length), desc='sampling', unit=' symbols', disable=None, leave=False):
-        logits = model(drawn[:, place], cache.step(ptr))[:, :start].float() / temperature
+        logits = model(drawn[:, place], ptr, placement=cache.step(ptr))
+        logits = logits[:, :start].float() / temperature
         drawn[:, place + 1] = logits.softmax(dim=1).multinomial(1, generator=generator).squeeze(1)
     model.train(was_training)
     return drawn[:, 1:]

@@ -11,7 +11,7 @@ from itertools import count
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphattn._tensors import without_autocast
 from graphattn.functional.checks import (
@@ -58,6 +58,19 @@ class Placement:
 
     def __init__(self, heads: int | None = None):
         self.heads = heads
+
+    # The number of all keys, if these are more than those that a layer is called with.
+    num_tokens: int | None = None
+
+    def place(self, layer: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None, *,
+              hops: int | float, teleport: Teleport, dropout_p: float) -> Placement:
+        """Return the placement of one layer, whose heads have graphs of their own if ``heads`` is
+        not None."""
+        return LOCAL if heads is None else Placement(heads)
+
+    def attended(self, layer: nn.Module) -> None:
+        """Record that ``layer`` has computed attention, and that its hooks have run."""
+        return
 
     def fold(self, query: Tensor, key: Tensor, value: Tensor,
              teleport: Teleport) -> tuple[Tensor, Tensor, Tensor, Teleport]:

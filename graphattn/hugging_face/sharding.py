@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_kind
-from graphattn.functional.drive import Placement, drive
+from graphattn.functional.drive import LOCAL, Placement, drive
 from graphattn.functional.folding import repeat_heads
+from graphattn.functional.shard import Shard
 from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.hugging_face.modules import attention_modules
 from graphattn.ops import LogitTerms
-from graphattn.shard import Shard
 from graphattn.sources.base import terms_on
 
 __all__ = ['TokenModel']
@@ -57,15 +57,15 @@ class TokenModel(nn.Module):
                                  f"(got {name!r} without a graph); call attach(model, along)")
         self.model, self._num_modules = model, len(modules)
 
-    def forward(self, x: Tensor, ptr: Tensor | Shard, *,
+    def forward(self, x: Tensor, ptr: Tensor, *, placement: Placement = LOCAL,
                 generator: torch.Generator | None = None, **arguments: Any) -> Tensor:
         """Return the first output of the model, such as the last hidden states,
         ``[num_tokens, channels]``.
 
         Args:
             x (Tensor): Token ids ``[num_tokens]``.
-            ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``, or the
-                part of a batch that one process computes.
+            ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+            placement (Placement, optional): The part of a batch that one process computes.
             generator (torch.Generator, optional): Random generator of sources that draw edges.
             **arguments: Further arguments of the model.
 
@@ -73,7 +73,7 @@ class TokenModel(nn.Module):
             ValueError: The model's output has no row for each token, or the model does not pass its
                 keyword arguments on to its attention.
         """
-        shard = ptr if isinstance(ptr, Shard) else _Whole(ptr)
+        shard = _Whole(ptr) if placement is LOCAL else placement
         part = PartOfBatch(shard, generator)
         out = self.model(x.unsqueeze(0), position_ids=shard.positions().unsqueeze(0),
                          use_cache=False, part_of_batch=part, **arguments)[0]
@@ -145,7 +145,8 @@ class PartOfBatch:
         query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
         source = source.causal() if self._is_causal(mask, is_causal) else source
         keys = repeat_heads(key, query.size(1)) if source.per_head else key
-        graph = source.rows(query, keys, self.shard, generator=self.generator)
+        graph = source(query, keys, self.shard.own_ptr, placement=self.shard,
+                       generator=self.generator)
         owners = query.size(1) if graph.num_queries != query.size(0) else None
         bias = terms_on(graph, source)
         placement = self.shard.place(module, key, graph, owners, hops=attachment.hops,

@@ -20,11 +20,11 @@ from graphattn._checks import (
 )
 from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies
+from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.graph_attention import GraphAttention
 from graphattn.patterns import Pattern
-from graphattn.shard import Shard
 from graphattn.sources import GraphSource
 
 # Names as in Hugging Face; 'gelu_new' is the tanh approximation.
@@ -106,8 +106,9 @@ class EncoderLayer(nn.Module, Explained):
     def forward(
         self,
         x: Tensor,
-        ptr: Tensor | Shard,
+        ptr: Tensor,
         *,
+        placement: Placement = LOCAL,
         source: GraphSource | Pattern | str | None = None,
         graph: BipartiteGraph | PairMask | None = None,
         generator: torch.Generator | None = None,
@@ -118,11 +119,12 @@ class EncoderLayer(nn.Module, Explained):
         :meth:`GraphAttention.forward`."""
         check_features(x, self.attention.channels, self.attention_norm)
         check_bool(return_graph=return_graph)
-        # Other attention modules need not support rotations.
-        rotated = {} if rotation is None else {'rotation': rotation}
+        # Other attention modules need not support rotations and placements.
+        given = {} if rotation is None else {'rotation': rotation}
+        given |= {} if placement is LOCAL else {'placement': placement}
         attended, graph = self.attention(self.attention_norm(x) if self.norm_first else x, ptr,
                                          source=source, graph=graph, generator=generator,
-                                         return_graph=True, **rotated)
+                                         return_graph=True, **given)
         x = x + self.dropout(attended)
         if self.norm_first:
             x = x + self.feed_forward(self.feed_forward_norm(x))

@@ -23,6 +23,7 @@ from graphattn._tensors import cache_host_copies, host_copy, is_traced
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import check_recompute
+from graphattn.functional.shard import shard_of
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.checkpointed import checkpointed
@@ -35,7 +36,6 @@ from graphattn.layers.learned_teleport import (
 from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Pattern
-from graphattn.shard import Shard
 from graphattn.sources import GraphSource, as_source
 from graphattn.sources.base import check_same_sequences, fold_ptr, terms_on
 
@@ -153,8 +153,9 @@ class GraphAttention(nn.Module, Explained):
     def forward(
         self,
         x: Tensor,
-        ptr: Tensor | Shard,
+        ptr: Tensor,
         *,
+        placement: Placement = LOCAL,
         source: GraphSource | Pattern | str | None = None,
         graph: BipartiteGraph | PairMask | None = None,
         edge_bias: Tensor | None = None,
@@ -169,10 +170,11 @@ class GraphAttention(nn.Module, Explained):
 
         Args:
             x (Tensor): Tokens of all sequences, one after the other, ``[num_tokens, channels]``.
-            ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``, as in
-                a PyG ``Batch``. A ``Shard`` marks the part of a batch that one process computes
-                (:func:`graphattn.distributed.sequence_parallel`), or the next tokens of sequences
-                in a cache (:meth:`graphattn.decoding.KeyValueCache.step`).
+            ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``, as in a PyG
+                ``Batch``.
+            placement (Placement, optional): Where keys of other tokens lie: in a cache, of which
+                ``x`` has the next tokens (:meth:`graphattn.decoding.KeyValueCache.step`), or in
+                other processes (:func:`graphattn.distributed.sequence_parallel` passes it).
             source (GraphSource, optional): Replaces the source of the layer.
             graph (BipartiteGraph or PairMask, optional): Graph to attend along instead of a graph
                 from the source. The segments of the graph are the sequences of ``ptr``; if each
@@ -219,17 +221,18 @@ class GraphAttention(nn.Module, Explained):
         if edge_bias is not None:
             _check_bias(edge_bias, graph)
         attend = partial(checkpointed, self._attend) if self.recompute else self._attend
+        shard_of(placement)  # or raises
         if memory is not None or memory_ptr is not None:
-            self._check_memory(ptr, memory, memory_ptr)
+            self._check_memory(ptr, placement, memory, memory_ptr)
         out, graph, weights = attend(
-            x, ptr, source=self.source if source is None else source, graph=graph,
-            memory=memory, memory_ptr=memory_ptr, edge_bias=edge_bias, generator=generator,
-            rotation=rotation, needs_weights=return_attention_weights)
+            x, ptr, placement=placement, source=self.source if source is None else source,
+            graph=graph, memory=memory, memory_ptr=memory_ptr, edge_bias=edge_bias,
+            generator=generator, rotation=rotation, needs_weights=return_attention_weights)
         wanted = [graph] * return_graph + [weights] * return_attention_weights
         return (out, *wanted) if wanted else out
 
     def _attend(
-        self, x: Tensor, ptr: Tensor | Shard, *, source: GraphSource | None,
+        self, x: Tensor, ptr: Tensor, *, placement: Placement, source: GraphSource | None,
         graph: BipartiteGraph | PairMask | None, memory: Tensor | None, memory_ptr: Tensor | None,
         edge_bias: Tensor | None, generator: torch.Generator | None, rotation: Tensor | None,
         needs_weights: bool,
@@ -242,12 +245,12 @@ class GraphAttention(nn.Module, Explained):
                 raise ValueError("'graph' must be given, because the layer was built without a "
                                  "source; pass a BipartiteGraph, or build the layer with 'source'")
             source = source if source is self.source else check_source(source, self.heads)
-            ask = source.rows if isinstance(ptr, Shard) else source
-            keys = {} if memory_ptr is None else {'key_ptr': memory_ptr}
-            graph = ask(query, repeat_heads(key, self.heads) if source.per_head else key, ptr,
-                        generator=generator, **keys)
-        elif isinstance(ptr, Shard):
-            ptr.check_graph(graph, self.heads)
+            others = {} if memory_ptr is None else {'key_ptr': memory_ptr}
+            others |= {} if placement is LOCAL else {'placement': placement}
+            graph = source(query, repeat_heads(key, self.heads) if source.per_head else key, ptr,
+                           generator=generator, **others)
+        elif placement is not LOCAL:
+            placement.check_graph(graph, self.heads)
         elif isinstance(graph, BipartiteGraph):
             check_pointer('ptr', ptr, x.device)
             for name, own, tokens, sequences in (
@@ -261,28 +264,28 @@ class GraphAttention(nn.Module, Explained):
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         weights = None
-        if needs_weights and (isinstance(graph, PairMask) or isinstance(ptr, Shard)):
+        if needs_weights and (isinstance(graph, PairMask) or placement is not LOCAL):
             raise ValueError("'return_attention_weights' must be False for soft masks, which have "
-                             "no edges, and with a Shard as 'ptr' (got True)")
+                             "no edges, and with a 'placement' (got True)")
         if isinstance(graph, PairMask):
             out = self._along_pairs(query, key, value, ptr, graph)
         else:
             terms = LogitTerms() if source is None else terms_on(graph, source)
             if edge_bias is not None:
                 terms = terms._replace(bias=_added(edge_bias, terms.bias))
-            out = self._along_edges(query, key, value, ptr, graph, terms, needs_weights)
+            out = self._along_edges(query, key, value, placement, graph, terms, needs_weights)
             out, weights = out if needs_weights else (out, None)
         return self.lin_out(out.flatten(1)), graph, weights
 
-    def _check_memory(self, ptr: Tensor | Shard, memory: Tensor | None,
+    def _check_memory(self, ptr: Tensor, placement: Placement, memory: Tensor | None,
                       memory_ptr: Tensor | None) -> None:
         if (memory is None) != (memory_ptr is None):
             missing, given = (('memory_ptr', 'memory') if memory_ptr is None else
                               ('memory', 'memory_ptr'))
             raise ValueError(f"'{missing}' must be given with '{given}' (got None)")
-        if isinstance(ptr, Shard):
-            raise ValueError(f"'memory' must be None if 'ptr' is a {Shard.__name__}, because the "
-                             f"tokens of a shard attend to one another")
+        if placement is not LOCAL:
+            raise ValueError("'memory' must be None with a 'placement', whose tokens attend to one "
+                             "another")
         check_features(memory, self.channels, self.lin_key, 'memory')
         check_ptr('memory_ptr', memory_ptr, memory.size(0), memory.device)
         check_pointer('ptr', ptr, memory.device)
@@ -297,11 +300,11 @@ class GraphAttention(nn.Module, Explained):
             teleport=teleport, dropout_p=self.attention.dropout if self.attention.training else 0.)
 
     def _along_edges(
-        self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor | Shard,
+        self, query: Tensor, key: Tensor, value: Tensor, placement: Placement,
         graph: BipartiteGraph, terms: LogitTerms, needs_weights: bool,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        num_tokens, is_shard = query.size(0), isinstance(ptr, Shard)
-        num_keys = ptr.num_tokens if is_shard else key.size(0)
+        attention, num_tokens = self.attention, query.size(0)
+        num_keys = key.size(0) if placement.num_tokens is None else placement.num_tokens
         sizes = graph.num_queries, graph.num_keys
         teleport = None if self.teleport_logit is None else self.teleport()
         owners = None if sizes == (num_tokens, num_keys) else self.heads
@@ -309,19 +312,13 @@ class GraphAttention(nn.Module, Explained):
             raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
                              f"{self.heads * num_tokens} if each head has its own graph (got "
                              f"{graph.num_queries} queries and {graph.num_keys} keys)")
-        if is_shard:
-            attention = self.attention
-            placement = ptr.place(
-                attention, key, graph, owners, hops=attention.hops,
-                teleport=attention.teleport if teleport is None else teleport,
-                dropout_p=attention.dropout if attention.training else 0.)
-        else:
-            placement = LOCAL if owners is None else Placement(owners)
-        out = self.attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
-                             sink=self.sink, teleport=teleport, placement=placement,
-                             return_attention_weights=needs_weights)
-        if is_shard:
-            ptr.attended(self.attention)
+        placed = placement.place(attention, key, graph, owners, hops=attention.hops,
+                                 teleport=attention.teleport if teleport is None else teleport,
+                                 dropout_p=attention.dropout if attention.training else 0.)
+        out = attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
+                        sink=self.sink, teleport=teleport, placement=placed,
+                        return_attention_weights=needs_weights)
+        placement.attended(attention)
         return out
 
     def extra_repr(self) -> str:

@@ -12,11 +12,12 @@ from torch_geometric.nn import MeanAggregation, SumAggregation
 from graphattn._checks import check_bool, check_choice, check_dropout, check_sides
 from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies
+from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.models.data import accepts_data
 from graphattn.models.encoder import Encoder, check_encoder
-from graphattn.models.pooler import Pooler, check_not_empty, check_whole
+from graphattn.models.pooler import Pooler, check_not_empty
 
 
 class SequenceClassifier(nn.Module, Explained):
@@ -78,12 +79,10 @@ class SequenceClassifier(nn.Module, Explained):
         graphs.
 
         Raises:
-            TypeError: ``ptr`` is a Shard, which does not contain whole sequences.
             ValueError: :meth:`Encoder.forward` raises it; or a sequence is empty, or a pair lacks
                 its second sequence.
         """
         check_bool(return_graphs=return_graphs)
-        check_whole(ptr)
         x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
                                  return_graphs=True)
         check_not_empty(ptr)
@@ -157,6 +156,7 @@ class TokenClassifier(nn.Module, Explained):
         tokens: Tensor,
         ptr: Tensor,
         *,
+        placement: Placement = LOCAL,
         segments: Tensor | None = None,
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
@@ -165,8 +165,8 @@ class TokenClassifier(nn.Module, Explained):
         :meth:`Encoder.forward`. With ``return_graphs``, return a pair of the logits and the list of
         graphs."""
         check_bool(return_graphs=return_graphs)
-        x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
-                                 return_graphs=True)
+        x, graphs = self.encoder(tokens, ptr, placement=placement, segments=segments,
+                                 generator=generator, return_graphs=True)
         logits = self.head(x)
         return (logits, graphs) if return_graphs else logits
 

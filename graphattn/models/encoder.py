@@ -24,6 +24,8 @@ from graphattn._checks import (
 )
 from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies, host_copy, is_traced
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.functional.shard import shard_of
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import EncoderLayer
@@ -33,7 +35,6 @@ from graphattn.layers.position_table import PositionTable, angles
 from graphattn.layers.rotary import RotaryPositions
 from graphattn.models.data import accepts_data
 from graphattn.patterns import Pattern
-from graphattn.shard import Shard
 from graphattn.sources import GraphSource
 
 
@@ -227,8 +228,9 @@ num_segments=2, density=32.4%))
     def forward(
         self,
         tokens: Tensor,
-        ptr: Tensor | Shard,
+        ptr: Tensor,
         *,
+        placement: Placement = LOCAL,
         segments: Tensor | None = None,
         graph: BipartiteGraph | None = None,
         generator: torch.Generator | None = None,
@@ -242,9 +244,9 @@ num_segments=2, density=32.4%))
                 channels]``, such as patches of images. If ``tokens`` is a PyG ``Data`` or
                 ``Batch``, its attribute ``x`` has the ids or features, each of its graphs is a
                 sequence, and ``ptr`` must be omitted.
-            ptr (Tensor or Shard): Where each sequence begins, int64 ``[num_sequences + 1]``; or a
-                Shard, the part of a batch that one process computes
-                (:func:`graphattn.distributed.sequence_parallel`).
+            ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+            placement (Placement, optional): Where keys of other tokens lie, as in
+                :meth:`GraphAttention.forward <graphattn.layers.GraphAttention.forward>`.
             segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``. If
                 omitted, all tokens are in segment 0, as in BERT.
             graph (BipartiteGraph, optional): Graph that all layers attend along instead of graphs
@@ -264,12 +266,18 @@ num_segments=2, density=32.4%))
                 ``max_length``, or ``ptr`` does not mark the sequences of ``tokens``.
         """
         check_bool(return_graphs=return_graphs)
-        x, rotation = self._embed(tokens, ptr, segments), self._rotation(tokens, ptr)
-        at = None
+        x = self._features(tokens)
+        positions = self._positions(tokens, ptr, placement)
+        x = self._embed(x, positions, segments)
+        rotation, at = self.position_embedding(positions) if self._is_rotary else None, None
         if self.padding_token is not None:
             is_token = tokens != self.padding_token
             at = is_token.nonzero().flatten()  # computed once for the uses below
-            x, ptr = x[at], _ptr_of(is_token, ptr)
+            if placement is not LOCAL:
+                raise ValueError("the model must be built with padding_token=None for a "
+                                 "'placement'; remove the padding from the sequences before the "
+                                 "call")
+            x, ptr = x[at], torch.cat([ptr[:1], is_token.cumsum(0)])[ptr]
             rotation = None if rotation is None else rotation[at]
             if graph is not None:
                 raise ValueError("'graph' must be None for a model with 'padding_token', because "
@@ -279,8 +287,8 @@ num_segments=2, density=32.4%))
         graphs, shared = [], graph
         for layer in self.layers:
             run = partial(checkpointed, layer) if self.checkpoint_layers else layer
-            x, along = run(x, ptr, source=self.source, graph=shared, generator=generator,
-                           rotation=rotation, return_graph=True)
+            x, along = run(x, ptr, placement=placement, source=self.source, graph=shared,
+                           generator=generator, rotation=rotation, return_graph=True)
             graphs += [] if along is None else [along]
             shared = graph if self.source is None else along
         x = self.norm(x) if self.norm_first else x
@@ -288,16 +296,15 @@ num_segments=2, density=32.4%))
             x = x.new_zeros(len(tokens), self.channels).index_copy(0, at, x)
         return (x, graphs) if return_graphs else x
 
-    def _embed(self, tokens: Tensor, ptr: Tensor | Shard, segments: Tensor | None) -> Tensor:
-        x, device = self._features(tokens), self._device(tokens)
+    def _embed(self, x: Tensor, positions: Tensor, segments: Tensor | None) -> Tensor:
         if not self._is_rotary:
-            x = x + self.position_embedding(self._positions(tokens, ptr))
+            x = x + self.position_embedding(positions)
         if self.segment_embedding is not None:
             if segments is None:
-                segments = torch.zeros(len(tokens), dtype=torch.long, device=device)
-            check_ids('segments', segments, _size_of(self.segment_embedding), device)
-            if len(segments) != len(tokens):
-                raise ValueError(f"'segments' must have {len(tokens)} entries, one for each token "
+                segments = torch.zeros(len(x), dtype=torch.long, device=x.device)
+            check_ids('segments', segments, _size_of(self.segment_embedding), self._device(x))
+            if len(segments) != len(x):
+                raise ValueError(f"'segments' must have {len(x)} entries, one for each token "
                                  f"(got {len(segments)})")
             x = x + self.segment_embedding(segments)
         elif segments is not None:
@@ -329,15 +336,11 @@ num_segments=2, density=32.4%))
     def _is_rotary(self) -> bool:
         return isinstance(self.position_embedding, RotaryPositions)
 
-    def _rotation(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor | None:
-        """Return the cosines and sines that rotate the queries and keys of each token in all
-        layers, ``[num_tokens, head_channels / 2, 2]``, or ``None`` without rotary positions."""
-        return self.position_embedding(self._positions(tokens, ptr)) if self._is_rotary else None
-
-    def _positions(self, tokens: Tensor, ptr: Tensor | Shard) -> Tensor:
-        if isinstance(ptr, Shard):
-            self._check_lengths(host_copy(ptr.ptr).diff())
-            return ptr.positions()
+    def _positions(self, tokens: Tensor, ptr: Tensor, placement: Placement) -> Tensor:
+        shard = shard_of(placement)
+        if shard is not None:
+            self._check_lengths(host_copy(shard.ptr).diff())
+            return shard.positions()
         num_tokens = tokens.size(0)  # len() would be a constant in exported code
         check_ptr('ptr', ptr, num_tokens, tokens.device)
         length = ptr.diff()
@@ -444,20 +447,6 @@ class _NoPositions(nn.Module):
 
 
 EMBEDDINGS = {'learned': nn.Embedding, 'sinusoidal': SinusoidalPositions, 'none': _NoPositions}
-
-
-def _ptr_of(is_token: Tensor, ptr: Tensor | Shard) -> Tensor:
-    """Return where each sequence begins after padding tokens are removed, int64
-    ``[num_sequences + 1]``.
-
-    Args:
-        is_token (Tensor): Whether each token is kept, bool ``[num_tokens]``.
-        ptr (Tensor or Shard): Where each sequence begins before. A Shard raises a ValueError.
-    """
-    if isinstance(ptr, Shard):
-        raise ValueError("the model must be built with padding_token=None for sequence "
-                         "parallelism; remove the padding from the sequences before the call")
-    return torch.cat([ptr[:1], is_token.cumsum(0)])[ptr]
 
 
 def check_encoder(encoder: nn.Module, predicts_tokens: bool = False) -> None:

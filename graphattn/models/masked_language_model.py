@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from graphattn._checks import check_bool, check_ids
 from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies
+from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.encoder_layer import activation_of
 from graphattn.models.data import accepts_data
 from graphattn.models.encoder import Encoder, check_encoder, vocabulary_size
-from graphattn.models.pooler import Pooler, check_whole
+from graphattn.models.pooler import Pooler, check_local
 from graphattn.sources import GraphSource
 
 
@@ -77,6 +78,7 @@ class MaskedLanguageModel(nn.Module, Explained):
         tokens: Tensor,
         ptr: Tensor,
         *,
+        placement: Placement = LOCAL,
         segments: Tensor | None = None,
         selected: Tensor | None = None,
         generator: torch.Generator | None = None,
@@ -88,6 +90,7 @@ class MaskedLanguageModel(nn.Module, Explained):
         Args:
             tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
             ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+            placement (Placement, optional): As in :meth:`Encoder.forward`.
             segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``.
             selected (Tensor, optional): Indices of the tokens to return logits of, int64
                 ``[num_selected]``; all tokens if omitted.
@@ -100,16 +103,14 @@ class MaskedLanguageModel(nn.Module, Explained):
             ``next_sentence``; and, with ``return_graphs``, the list of graphs.
 
         Raises:
-            TypeError: ``ptr`` is a Shard, which does not contain whole sequences, and the model has
-                sequence logits.
             ValueError: :meth:`Encoder.forward` raises it; ``selected`` is out of range; or a
                 sequence is empty and the model has sequence logits.
         """
         check_bool(return_graphs=return_graphs)
         if self.pooler is not None:
-            check_whole(ptr)
-        x, graphs = self.encoder(tokens, ptr, segments=segments, generator=generator,
-                                 return_graphs=True)
+            check_local(placement)
+        x, graphs = self.encoder(tokens, ptr, placement=placement, segments=segments,
+                                 generator=generator, return_graphs=True)
         if selected is not None:
             check_ids('selected', selected, x.size(0), x.device)
         token_logits = F.linear(self.transform(x if selected is None else x[selected]),

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from graphattn._checks import check_bool, check_choice, check_dropout, check_ids
 from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies
+from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.models.data import accepts_data
 from graphattn.models.encoder import Encoder, check_encoder
-from graphattn.models.pooler import Pooler, check_not_empty, check_whole
+from graphattn.models.pooler import Pooler, check_local, check_not_empty
 
 
 class MultipleChoiceModel(nn.Module, Explained):
@@ -65,6 +66,7 @@ class MultipleChoiceModel(nn.Module, Explained):
         tokens: Tensor,
         ptr: Tensor,
         *,
+        placement: Placement = LOCAL,
         segments: Tensor | None = None,
         selected: Tensor | None = None,
         graph: BipartiteGraph | None = None,
@@ -80,16 +82,14 @@ class MultipleChoiceModel(nn.Module, Explained):
                 ``[num_choices]``; the first token of each sequence if omitted.
 
         Raises:
-            TypeError: ``ptr`` is a Shard, which does not contain whole sequences, and ``selected``
-                is omitted.
             ValueError: :meth:`Encoder.forward` raises it; ``selected`` is out of range; or
                 ``selected`` is omitted and a sequence is empty.
         """
         check_bool(return_graphs=return_graphs)
         if selected is None:
-            check_whole(ptr)
-        x, graphs = self.encoder(tokens, ptr, segments=segments, graph=graph, generator=generator,
-                                 return_graphs=True)
+            check_local(placement)
+        x, graphs = self.encoder(tokens, ptr, placement=placement, segments=segments, graph=graph,
+                                 generator=generator, return_graphs=True)
         if selected is None:
             check_not_empty(ptr)
             selected = ptr[:-1]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from graphattn._checks import check_dropout, check_features, check_ptr, check_sides
 from graphattn._explained import Explained
 from graphattn._tensors import host_copy, is_traced
-from graphattn.shard import Shard
+from graphattn.functional.drive import LOCAL, Placement
 
 
 class Pooler(nn.Module, Explained):
@@ -47,11 +47,11 @@ class Pooler(nn.Module, Explained):
         return self.linear(self.dropout(x[ptr[:-1]])).tanh()
 
 
-def check_whole(ptr: Tensor | Shard) -> None:
-    if isinstance(ptr, Shard):
-        raise TypeError("'ptr' must mark whole sequences, because the model pools all tokens of a "
-                        "sequence (got a Shard, a part of the tokens); call the encoder with the "
-                        "Shard, and pool the output of SequenceParallel.gather")
+def check_local(placement: Placement) -> None:
+    if placement is not LOCAL:
+        raise ValueError("'placement' must be omitted, because the model pools all tokens of a "
+                         "sequence, and other processes or a cache have some of them; call the "
+                         "encoder with 'placement', and pool the output of SequenceParallel.gather")
 
 
 def check_not_empty(ptr: Tensor) -> None:

@@ -18,6 +18,7 @@ from graphattn._checks import (
 )
 from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies, host_copy
+from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.models.data import accepts_data
@@ -67,6 +68,7 @@ class SpanModel(nn.Module, Explained):
         tokens: Tensor,
         ptr: Tensor,
         *,
+        placement: Placement = LOCAL,
         segments: Tensor | None = None,
         graph: BipartiteGraph | None = None,
         generator: torch.Generator | None = None,
@@ -77,8 +79,8 @@ class SpanModel(nn.Module, Explained):
         :meth:`Encoder.forward`. With ``return_graphs``, return a pair of the logits and the list of
         graphs."""
         check_bool(return_graphs=return_graphs)
-        x, graphs = self.encoder(tokens, ptr, segments=segments, graph=graph, generator=generator,
-                                 return_graphs=True)
+        x, graphs = self.encoder(tokens, ptr, placement=placement, segments=segments, graph=graph,
+                                 generator=generator, return_graphs=True)
         logits = self.head(x)
         return (logits, graphs) if return_graphs else logits
 

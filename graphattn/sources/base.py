@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_floating, check_has_numbers, check_ptr, is_float
 from graphattn._explained import Explained
+from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.ops import LogitTerms
-from graphattn.shard import Shard
 
 
 class GraphSource(nn.Module, Explained, ABC):
@@ -42,6 +42,7 @@ class GraphSource(nn.Module, Explained, ABC):
         ptr: Tensor,
         *,
         key_ptr: Tensor | None = None,
+        placement: Placement = LOCAL,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph | PairMask:
         """Return the graph over all sequences, or a soft mask instead of a graph.
@@ -54,8 +55,12 @@ class GraphSource(nn.Module, Explained, ABC):
             key_ptr (Tensor, optional): Where the keys of each sequence begin, int64
                 ``[num_sequences + 1]``. Layers pass ``key_ptr`` only if keys are other tokens than
                 queries, so a source for self-attention may leave it out of its ``forward``.
+            placement (Placement, optional): The :class:`~graphattn.functional.shard.Shard` of which
+                ``query`` and ``key`` are the tokens: the source then returns the rows of these
+                queries, with the keys of all tokens. Layers pass it only to processes that share a
+                sequence and to decoders, so another source may leave it out.
             generator (torch.Generator, optional): Random generator; torch's default generator if
-                omitted.
+                omitted. It has the same state in all processes that share a sequence.
 
         Returns:
             BipartiteGraph with one segment for each sequence, or for each head and sequence; or a
@@ -67,34 +72,6 @@ class GraphSource(nn.Module, Explained, ABC):
             ValueError: Shapes do not fit, or ``ptr`` does not rise from 0 to the number of tokens
                 (:meth:`check_tokens`).
         """
-
-    def rows(
-        self,
-        query: Tensor,
-        key: Tensor,
-        shard: Shard,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> BipartiteGraph:
-        """Return the edges of the queries of one process, if several processes share the batch.
-
-        Args:
-            query (Tensor): Queries of the shard's tokens, ``[num_own, heads, head_channels]``.
-            key (Tensor): Keys of the shard's tokens, shaped like ``query``.
-            shard (Shard): The range of the batch's tokens that this process computes.
-            generator (torch.Generator, optional): Random generator, which must have the same state
-                in all processes.
-
-        Returns:
-            BipartiteGraph from all keys to the queries of this process, with the segments of
-            :meth:`forward`.
-
-        Raises:
-            NotImplementedError: The source does not implement this method.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must implement the method 'rows' for "
-                                  f"sequence parallelism, which returns the edges of the queries "
-                                  f"of one process")
 
     def causal(self) -> GraphSource:
         """Return a causal copy, in which queries do not attend to later tokens, for models that

@@ -16,18 +16,19 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.functional.shard import Shard, shard_of
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import Pattern
 from graphattn.samplers import FactorModel, straight_through
 from graphattn.samplers.bernoulli import draw_bernoulli
 from graphattn.samplers.fastrg import draw_poisson
-from graphattn.samplers.some_rows import sample_rows
 from graphattn.samplers.straight_through import ESTIMATORS
-from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.pattern_source import PatternSource
 from graphattn.sources.sampled_graph import SampledGraph
+from graphattn.sources.some_rows import sample_rows
 from graphattn.sources.structure_source import StructureSource
 
 PRESETS = ('paper', 'repo')
@@ -144,12 +145,17 @@ class BlockModelSource(GraphSource):
         ptr: Tensor,
         *,
         key_ptr: Tensor | None = None,
+        placement: Placement = LOCAL,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
         self.check_tokens(query, key, ptr, key_ptr)
         if generator is not None:
             check_generator(generator)
-        return self._sample(self._factors(query, key), ptr, key_ptr, generator)
+        factors = self._factors(query, key)
+        shard = shard_of(placement)
+        if shard is not None:
+            return self._rows(factors, shard, generator)
+        return self._sample(factors, ptr, key_ptr, generator)
 
     @torch.compiler.disable(reason='the edges depend on the values of the tokens')
     def _sample(self, factors: tuple[Tensor, Tensor, Tensor], ptr: Tensor, key_ptr: Tensor | None,
@@ -171,27 +177,15 @@ class BlockModelSource(GraphSource):
             graph = graph | fixed
         return SampledGraph(graph, model, fixed) if has_gradient else graph
 
-    def rows(
-        self,
-        query: Tensor,
-        key: Tensor,
-        shard: Shard,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> BipartiteGraph:
-        """Return the edges of the queries of one process, as in :meth:`GraphSource.rows`.
-
-        Every process receives the memberships of the other processes' keys, ``heads * clusters``
-        values per token, and sends back their gradients. For 32,768 tokens, 4 heads and 128
-        clusters in float32, a process receives 64 MiB of memberships and sends 64 MiB of gradients.
-        """
-        self.check_tokens(query, key, shard.own_ptr)
-        check_generator(generator)
+    def _rows(self, factors: tuple[Tensor, Tensor, Tensor], shard: Shard,
+              generator: torch.Generator | None) -> BipartiteGraph:
         if self.is_causal:
             raise NotImplementedError("'source' must not be a causal BlockModelSource for sequence "
                                       "parallelism; run the model in one process, or build the "
                                       "model with causal=False")
-        query_factor, mixing, key_factor = self._factors(query, key)
+        # Every process receives the memberships of the other processes' keys, heads * clusters
+        # values per token, and sends back their gradients.
+        query_factor, mixing, key_factor = factors
         of_token = key_factor.view(self.heads, shard.num_own, self.clusters).transpose(0, 1)
         key_factor = shard.gather(of_token).transpose(0, 1).flatten(0, 1)
         model = self._model((query_factor, mixing, key_factor), shard.own_ptr, shard.ptr)

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_generator, check_integers, check_sides
 from graphattn._tensors import host_copy, narrow, outside_transforms, unwrap, without_autocast
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.functional.shard import Shard, shard_of
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import merge_row_ranges, order_pairs, sort_numbers
 from graphattn.graphs.segments import segment_of
 from graphattn.patterns import Causal, Pattern, parse
 from graphattn.patterns.layouts import ranges
-from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.head_clusters import ClusterKeys, HeadClusters, nearest, read_clusters
 from graphattn.sources.pattern_source import PatternSource
@@ -107,6 +108,7 @@ class ContentClusterSource(GraphSource):
         ptr: Tensor,
         *,
         key_ptr: Tensor | None = None,
+        placement: Placement = LOCAL,
         first: Tensor | None = None,
         causal: bool = False,
         generator: torch.Generator | None = None,
@@ -114,7 +116,7 @@ class ContentClusterSource(GraphSource):
         """Return the graph over all sequences, as in :class:`GraphSource`.
 
         Args:
-            query, key, ptr, key_ptr, generator: As in :class:`GraphSource`.
+            query, key, ptr, key_ptr, placement, generator: As in :class:`GraphSource`.
             first (Tensor, optional): Position of the first query of each sequence among its keys,
                 int64 ``[num_sequences]``, if earlier tokens are in a cache; 0 if omitted.
             causal (bool): Whether to leave out later keys, as a causal source does.
@@ -122,6 +124,9 @@ class ContentClusterSource(GraphSource):
         self.check_tokens(query, key, ptr, key_ptr)
         check_bool(causal=causal)
         check_generator(generator)
+        shard = shard_of(placement)
+        if shard is not None:
+            return self._rows(query, key, shard, generator)
         key_ptr = ptr if key_ptr is None else key_ptr
         if first is not None:
             _check_first(first, key_ptr)
@@ -138,23 +143,13 @@ class ContentClusterSource(GraphSource):
         clusters = self._clusters(query, 'query'), self._clusters(key, 'key')
         return self._joined(fixed, clusters, ptrs, first, causal)
 
-    def rows(
-        self,
-        query: Tensor,
-        key: Tensor,
-        shard: Shard,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> BipartiteGraph:
-        """Return the edges of the queries of one process, as in :meth:`GraphSource.rows`. Every
-        process receives the clusters of the other processes' keys: one int64 for each token and
-        each head that has clusters."""
-        self.check_tokens(query, key, shard.own_ptr)
-        check_generator(generator)
-        fixed = self.fixed.shard_graph(shard, generator)
+    def _rows(self, query: Tensor, key: Tensor, shard: Shard,
+              generator: torch.Generator | None) -> BipartiteGraph:
+        # A process receives one int64 for each key and each head that has clusters.
         of_keys = shard.gather(self._clusters(key, 'key').t().contiguous()).t()
         first = [begin for begin, _ in shard.spans()]
-        return self._joined(fixed, (self._clusters(query, 'query'), of_keys),
+        return self._joined(self.fixed.shard_graph(shard, generator),
+                            (self._clusters(query, 'query'), of_keys),
                             (shard.own_ptr, shard.ptr), _index(first, key.device))
 
     def causal(self) -> ContentClusterSource:

@@ -17,11 +17,12 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._tensors import cache_host_copies, host_copy, outside_transforms, unwrap
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.functional.shard import Shard, shard_of
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.patterns import Mask
-from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource
 from graphattn.sources.gumbel_sigmoid import add_noise, draw_values
 from graphattn.sources.mask_graph import MaskGraph
@@ -163,6 +164,7 @@ class LearnedMaskSource(GraphSource):
         ptr: Tensor,
         *,
         key_ptr: Tensor | None = None,
+        placement: Placement = LOCAL,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph | PairMask:
         if key_ptr is not None:
@@ -172,6 +174,9 @@ class LearnedMaskSource(GraphSource):
                              "without 'memory'")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
+        shard = shard_of(placement)
+        if shard is not None:
+            return self._rows(shard)
         if self.mode == 'soft':
             return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop)
         if not self.training:
@@ -189,21 +194,7 @@ class LearnedMaskSource(GraphSource):
         bias = graph.edge_bias if isinstance(graph, MaskGraph) else None
         return {} if bias is None else {'edge_bias': bias}
 
-    def rows(
-        self,
-        query: Tensor,
-        key: Tensor,
-        shard: Shard,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> BipartiteGraph:
-        """Return the edges of the queries of one process, as in :meth:`GraphSource.rows`, for
-        frozen masks only.
-
-        Raises:
-            ValueError: The mask is soft or in training.
-        """
-        self.check_tokens(query, key, shard.own_ptr)
+    def _rows(self, shard: Shard) -> BipartiteGraph:
         if self.mode == 'soft' or self.training:
             mode = 'training' if self.training else 'eval'
             raise ValueError(f"'source' must be a frozen mask, so that each process builds only "

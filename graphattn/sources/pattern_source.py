@@ -20,13 +20,14 @@ from graphattn._checks import (
     check_seed,
 )
 from graphattn._tensors import cache_host_copies, host_copy, index_dtype
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.functional.shard import Shard, shard_of
 from graphattn.graphs.cache import GRAPHS, is_value
 from graphattn.graphs.complete import CompleteGraph
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import Segments
 from graphattn.patterns import Causal, Full, Pattern, load_masks, parse
-from graphattn.shard import Shard
 from graphattn.sources.base import GraphSource, check_same_sequences, fold_ptr
 from graphattn.sources.structure_source import StructureSource
 
@@ -105,32 +106,24 @@ class PatternSource(GraphSource):
         ptr: Tensor,
         *,
         key_ptr: Tensor | None = None,
+        placement: Placement = LOCAL,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
         self.check_tokens(query, key, ptr, key_ptr)
         if generator is not None:
             check_generator(generator)
+        shard = shard_of(placement)
+        if shard is not None:
+            return self.shard_graph(shard, generator)
         if key_ptr is not None:
             return self._beside(ptr, key_ptr, generator)
         if torch.compiler.is_compiling() and self._expressions is not None:
             return self.traced_graph(query.size(0), ptr)
         return (self._built if torch.compiler.is_compiling() else self._graph_of)(ptr, generator)
 
-    def rows(
-        self,
-        query: Tensor,
-        key: Tensor,
-        shard: Shard,
-        *,
-        generator: torch.Generator | None = None,
-    ) -> BipartiteGraph:
-        self.check_tokens(query, key, shard.own_ptr)
-        return self.shard_graph(shard, generator)
-
     @torch.compiler.disable(reason='the graph of a shard is built once, and kept')
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
-        """Return the graph from all keys to the queries of this process. Only the range of tokens
-        of each process, ``shard``, is needed, not the values of the tokens."""
+        """Return the graph from all keys to the queries of a shard, which depends on no token."""
         graph = self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
         if self._is_value and not self._draws_anew:
             shard.built_from(graph, (self._parts, *shard.lengths))

@@ -46,7 +46,7 @@ def decode(parallel: SequenceParallel, x: Tensor, plan: list[tuple[list[int], bo
                             for b, (seen, count) in enumerate(zip(cache.seen, counts))])
         ptr = torch.tensor([0, counts[0], sum(counts)])
         own = parallel.share(ptr) if is_divided else slice(len(tokens))
-        part = parallel(tokens[own], cache.step(ptr))
+        part = parallel(tokens[own], ptr, placement=cache.step(ptr))
         out = part.new_full((len(tokens), part.size(1)), torch.nan)
         out[own] = part
         for of_sequence, rows in zip(outs, out.split(counts)):
@@ -115,10 +115,10 @@ def repeated_after_a_failure() -> dict[str, float]:
         expected = module(x, ptr)
         handle = parallel.module.attention.register_forward_hook(fail)
         with pytest.raises(RuntimeError, match='out of memory'):
-            parallel(x, cache.step(ptr))
+            parallel(x, ptr, placement=cache.step(ptr))
         handle.remove()
         own = parallel.share(ptr)
-        out = parallel(x[own], cache.step(ptr))
+        out = parallel(x[own], ptr, placement=cache.step(ptr))
     return {'output': float((out - expected[own]).abs().max())}
 
 
@@ -130,7 +130,7 @@ def in_other_modes(*modes: Callable) -> dict[str, float]:
     own = parallel.share(ptr)
     for mode, part in zip(modes, x.split(6)):
         with mode():
-            found.append(parallel(part[own], cache.step(ptr)))
+            found.append(parallel(part[own], ptr, placement=cache.step(ptr)))
     expected = [part[own] for part in module(x, torch.tensor([0, 12])).split(6)]
     return {'output': float((torch.cat(found) - torch.cat(expected)).detach().abs().max())}
 
@@ -152,7 +152,7 @@ def bytes_of_a_token() -> dict[str, float]:
     try:
         for token in x.split(1):
             sent.clear()
-            parallel(token, cache.step(torch.tensor([0, 1])))
+            parallel(token, torch.tensor([0, 1]), placement=cache.step(torch.tensor([0, 1])))
             totals.append(sum(sent))
     finally:
         dist.all_to_all_single, Exchange._exchanged = gather, exchange
@@ -199,7 +199,7 @@ def decoded(source: GraphSource | None = None, counts: int = 9, own: slice | Non
     ptr, cache = torch.tensor([0, counts]), cache or KeyValueCache(LENGTH)
     own = parallel.share(ptr) if own is None else own
     x = torch.randn(counts, CHANNELS, dtype=torch.double)
-    parallel(x[own], cache.step(ptr), own=own)
+    parallel(x[own], ptr, placement=cache.step(ptr), own=own)
 
 
 def later_rows() -> None:
@@ -215,20 +215,20 @@ def later_rows() -> None:
 
 
 def filled_by_one() -> KeyValueCache:
-    cache = KeyValueCache(LENGTH)
+    cache, ptr = KeyValueCache(LENGTH), torch.tensor([0, 3])
     with torch.no_grad():
         GraphAttention(CHANNELS, HEADS, PatternSource(Causal()))(
-            torch.randn(3, CHANNELS), cache.step(torch.tensor([0, 3])))
+            torch.randn(3, CHANNELS), ptr, placement=cache.step(ptr))
     return cache
 
 
 def read_by_one() -> None:
     torch.manual_seed(0)
-    cache = KeyValueCache(LENGTH)
+    cache, one = KeyValueCache(LENGTH), torch.tensor([0, 1])
     module = GraphAttention(CHANNELS, HEADS, PatternSource(Causal())).double().eval()
     with torch.no_grad():
         for along in (sequence_parallel(module, dist.group.WORLD), module):
-            along(torch.randn(1, CHANNELS, dtype=torch.double), cache.step(torch.tensor([0, 1])))
+            along(torch.randn(1, CHANNELS, dtype=torch.double), one, placement=cache.step(one))
 
 
 REFUSED = {
@@ -244,5 +244,6 @@ REFUSED = {
         lambda: decoded(cache=filled_by_one()),
         r"ValueError: 'ptr' must belong to an empty cache, .*filled alone"),
     'a shared cache for one process': (
-        read_by_one, r"ValueError: 'ptr' must not belong to a cache that several processes share"),
+        read_by_one,
+        r"ValueError: 'placement' must not belong to a cache that several processes share"),
 }

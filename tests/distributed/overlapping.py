@@ -92,8 +92,9 @@ class Rows(nn.Module):
         super().__init__()
         self.layer = GraphAttention(HEADS, HEADS)
 
-    def forward(self, x: Tensor, shard, *, generator, attend: Callable) -> list[Tensor]:
-        return attend(shard)
+    def forward(self, x: Tensor, ptr: Tensor, *, placement, generator,
+                attend: Callable) -> list[Tensor]:
+        return attend(placement)
 
 
 def compare(graph: BipartiteGraph, *, num_kv_heads: int = HEADS, dtype=torch.double, scale=None,

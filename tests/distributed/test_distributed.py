@@ -97,8 +97,8 @@ MESSAGES = {
         r"ValueError: 'graph' must have the queries of its process .* build it for these processes",
     'a call that one process gets wrong':
         r"'generator' must be|ValueError: process 1 got invalid arguments",
-    'a source without rows': r"NotImplementedError: WithoutRows must implement the method 'rows'",
-    'a head that pools': r"TypeError: 'ptr' must mark whole sequences.* SequenceParallel.gather",
+    'a source without rows': r"TypeError: 'placement' is not an argument of WithoutRows",
+    'a head that pools': r"ValueError: 'module' must take.* 'placement'.* SequenceParallel.gather",
     **{name: message for name, (_, message) in decoding.REFUSED.items()},
 }
 

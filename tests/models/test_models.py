@@ -10,6 +10,7 @@ from torch.nn import LayerNorm
 
 from graphattn import BipartiteGraph
 from graphattn.decoding import KeyValueCache
+from graphattn.functional.drive import LOCAL
 from graphattn.graphs.pair_layout import DiagonalLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import GraphAttention
@@ -82,7 +83,7 @@ def test_all_layers_train_a_shared_mask():
     for layer, own in zip(model.layers, values):  # each layer has values of its own
         layer.forward = functools.partial(
             layer.forward, graph=PairMask(own, DiagonalLayout(8)))
-    x = model._embed(TOKENS, PTR, None)
+    x = model._embed(model._features(TOKENS), model._positions(TOKENS, PTR, LOCAL), None)
     for layer in model.layers:
         x = layer(x, PTR)
     of_layer = torch.autograd.grad(model.norm(x).sin().sum(), values)
@@ -326,9 +327,9 @@ def test_an_empty_sequence_has_no_class(pooling):
     lambda encoder: SequenceClassifier(encoder, 3), MultipleChoiceModel, MaskedLanguageModel])
 @torch.no_grad()
 def test_tokens_of_sequences_that_are_not_whole_are_not_pooled(model):
-    cache = KeyValueCache(8)
-    with pytest.raises(TypeError, match="'ptr' must mark whole sequences"):
-        model(encoder(causal=True).eval())(TOKENS[:3], cache.step(torch.tensor([0, 3])))
+    cache, ptr = KeyValueCache(8), torch.tensor([0, 3])
+    with pytest.raises((TypeError, ValueError), match="'placement'"):
+        model(encoder(causal=True).eval())(TOKENS[:3], ptr, placement=cache.step(ptr))
     assert cache.seen == [0]
 
 

@@ -19,7 +19,7 @@ from graphattn.ops.sample.cpu.comparing import _is_short, compare
 from graphattn.ops.sample.cpu.thinning import _expected_edges
 from graphattn.ops.sample.trials import sample_with_torch
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
-from graphattn.samplers.some_rows import sample_rows
+from graphattn.sources.some_rows import sample_rows
 from tests.forked import run_anew
 from tests.shards import in_threads
 

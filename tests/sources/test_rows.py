@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from graphattn.functional.drive import LOCAL
 from graphattn.ops.sample.cpu import thinning
 from graphattn.patterns import GlobalTokens, RandomKeys, RandomPairs, SlidingWindow, get
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
@@ -31,8 +32,8 @@ def check_rows(source: GraphSource, bounds: list[int]) -> None:
     torch.manual_seed(0)
     query, key = torch.randn(2, 83, HEADS, 8, dtype=torch.double)
     whole = source(query, key, PTR, generator=torch.Generator().manual_seed(1))
-    parts = in_threads(lambda shard: source.rows(
-        query[shard.start:shard.stop], key[shard.start:shard.stop], shard,
+    parts = in_threads(lambda shard: source(
+        query[shard.start:shard.stop], key[shard.start:shard.stop], shard.own_ptr, placement=shard,
         generator=torch.Generator().manual_seed(1)), PTR, bounds)
     for start, stop, rows in zip(bounds, bounds[1:], parts):
         assert same_rows(whole, rows, 83, slice(start, stop))
@@ -53,10 +54,11 @@ def test_thinned_rows_equal_the_whole_graph(monkeypatch):
     check_rows(BlockModelSource(HEADS, 8, 4).double(), [0, 30, 83])
 
 
-def test_a_source_without_rows_raises_an_error():
+def test_a_source_that_takes_no_placement_is_named():
     class Full(GraphSource):
         def forward(self, query, key, ptr, *, generator=None):
             raise AssertionError
 
-    with pytest.raises(NotImplementedError, match="Full must implement .*'rows'"):
-        Full().rows(torch.randn(3, 2, 4), torch.randn(3, 2, 4), None)
+    x = torch.randn(3, 2, 4)
+    with pytest.raises(TypeError, match="'placement'"):
+        Full()(x, x, torch.tensor([0, 3]), placement=LOCAL)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from graphattn._tensors import host_copy
+from graphattn.functional.drive import LOCAL, Placement, Teleport
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import segment_of
 
-if TYPE_CHECKING:
-    from graphattn.functional.drive import Placement, Teleport
 
-
-class Shard(ABC):
+class Shard(Placement, ABC):
     """A range of the tokens of a batch, and communication with the processes that compute the other
     tokens.
 
-    Layers, models and sources accept a shard instead of ``ptr``. The graph of a shard has the
-    queries of this process and all keys of the batch.
+    Layers, models and sources take a shard as ``placement``, and ``ptr`` then marks the sequences
+    of this process's tokens (:attr:`own_ptr`). The graph of a shard has the queries of this process
+    and all keys of the batch. :meth:`place` gives each layer a placement of its own.
 
     Args:
         ptr (Tensor): Where each sequence of the whole batch begins, int64 ``[num_sequences + 1]``.
@@ -31,6 +29,7 @@ class Shard(ABC):
     """
 
     def __init__(self, ptr: Tensor, start: int, stop: int):
+        super().__init__()
         self.ptr, self.start, self.stop = ptr, start, stop
         self.lengths = host_copy(ptr).diff().tolist()
         self.num_tokens = sum(self.lengths)  # in all processes
@@ -92,11 +91,15 @@ class Shard(ABC):
             ValueError: The shard does not support this graph, these hops or dropout.
         """
 
-    def attended(self, layer: nn.Module) -> None:
-        """Record that ``layer`` has computed attention for the queries of this process, and that
-        its hooks have run. If the layer has a cache, its new tokens count as cached from then
-        on."""
-        return
+
+def shard_of(placement: Placement) -> Shard | None:
+    """Return the shard that a layer, model or source is called with, or None for LOCAL."""
+    if placement is LOCAL:
+        return None
+    if not isinstance(placement, Shard):
+        raise TypeError(f"'placement' must be a step of a cache or the shard of a process (got "
+                        f"{type(placement).__name__}); omit 'placement' for whole sequences")
+    return placement
 
 
 def check_edges(graph: BipartiteGraph) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from graphattn._tensors import without_autocast
+from graphattn.functional.shard import Shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import check_sampling, takes_compiled
 from graphattn.samplers.fastrg import check_rate
-from graphattn.shard import Shard
 
 
 @torch.compiler.disable(reason='a graph is drawn, and its number of edges is unknown before')
