@@ -17,7 +17,7 @@ from tests.forked import run_anew
 ROOT = Path(__file__).parent.parent
 
 # A unit imports itself and what stands here, nothing else of this repository.
-GROUND = {'graphs', 'shard', 'utils', '_checks', '_explained', '_tensors', '_splitmix'}
+GROUND = {'graphs', 'utils', '_checks', '_explained', '_tensors', '_splitmix'}
 COMPILERS = {'_compiler', '_jit', '_threads'}
 # What experiments and analysis may import of the library: all but its private modules.
 ALL = {'graphattn', 'graphs', 'patterns', 'samplers', 'ops', 'functional', 'placement', 'sources',
