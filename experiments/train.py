@@ -53,7 +53,7 @@ from experiments.runs.checkpoints import (
     read_checkpoint,
     say,
 )
-from experiments.runs.command import ending_signals, run_or_exit, status_of
+from experiments.runs.command import run_or_exit
 from experiments.runs.config_file import Parser, bound_aliases, built
 from experiments.runs.finite import StayFinite
 from experiments.runs.loggers import LoggerName, close, new_logger
@@ -72,6 +72,7 @@ from experiments.runs.seeds import train_seeds
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary
 from experiments.runs.together import EndTogether
+from experiments.signals import ending_signals, status_of
 from experiments.tasks.batch_stream import batches_of_run
 from graphattn.freed_memory import keeping_freed_memory
 from graphattn.utils.files import check_folder

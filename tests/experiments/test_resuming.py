@@ -19,9 +19,10 @@ import torch
 from experiments import load_run, train
 from experiments.papers.study import Study
 from experiments.runs.checkpoints import BEST, LAST, PREVIOUS
-from experiments.runs.command import Ended, run_or_exit
+from experiments.runs.command import run_or_exit
 from experiments.runs.run_folder import RunFolder
 from experiments.runs.summary import read_summary
+from experiments.signals import Ended
 from experiments.train import best_is
 from tests.experiments.callbacks import SENT
 from tests.experiments.own_files import write_tokens
