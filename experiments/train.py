@@ -50,6 +50,7 @@ from experiments.runs.checkpoints import (
     EpochCheckpoints,
     StepCheckpoints,
     newest_good,
+    newest_in,
     read_checkpoint,
     say,
 )
@@ -259,9 +260,10 @@ class TrainCLI(LightningCLI):
                 self._test(self.config.ckpt_path)
             elif self.config.ckpt_path is None and is_finished(
                     folder, config_text(self.parser, self.config)):
+                path = newest_in(folder / 'checkpoints')
+                further = path and f'. To train it further, pass more epochs and --ckpt_path {path}'
                 say(f"{folder} already contains this run, which is finished; nothing is left to "
-                    "do. To train the run further, pass more epochs and --ckpt_path "
-                    f"{folder / 'checkpoints' / LAST}")
+                    f"do{further or ''}")
             else:
                 self._fit(self._begin(folder))
 
@@ -273,11 +275,12 @@ class TrainCLI(LightningCLI):
             checkpoint = _checkpoint('fit', str(folder / 'checkpoints' / LAST))
             say(f'{folder} contains this run, unfinished; resuming from {checkpoint}')
         elif checkpoint is not None and not _is_in(folder, Path(checkpoint)):
-            if has_checkpoint(folder) or (folder / CONFIG).exists():
+            path = newest_in(folder / 'checkpoints')
+            if path or (folder / CONFIG).exists():
+                resume = path and f', or resume the run in this folder by --ckpt_path {path}'
                 raise ValueError(f"'trainer.default_root_dir' must not contain another run than "
                                  f"'ckpt_path' (got {folder} and {checkpoint}); choose another "
-                                 f"folder, or resume the run in this folder by --ckpt_path "
-                                 f"{folder / 'checkpoints' / LAST}")
+                                 f"folder{resume or ''}")
             self.run_folder.go_on = 'go on with --ckpt_path, now'
         # A batch is divided over all processes, so a resumed run needs as many processes as before.
         self.run_folder.identity['options']['trainer.devices'] = self.trainer.world_size

@@ -53,7 +53,7 @@ class DurableCheckpoints(TorchCheckpointIO):
             temporary.replace(path)
             _flush(path.parent)
         except OSError as error:
-            raise OSError(error.errno, f'{error.strerror}; earlier checkpoints are kept',
+            raise OSError(error.errno, f'{error.strerror}; {what_is_kept(path.parent)}',
                           str(path)) from error
         finally:
             temporary.unlink(missing_ok=True)
@@ -178,6 +178,18 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
         raise ValueError("it is not a checkpoint of experiments.train: it has no 'state_dict'")
     return checkpoint
+
+
+def newest_in(checkpoints: Path) -> Path | None:
+    """Return the newest checkpoint in the folder ``checkpoints`` of a run, or ``None``."""
+    paths = checkpoints / LAST, checkpoints / PREVIOUS
+    return next((path for path in paths if path.is_file()), None)
+
+
+def what_is_kept(checkpoints: Path) -> str:
+    """Return a text that names the newest checkpoint in a folder, or says that there is none."""
+    path = newest_in(checkpoints)
+    return 'no checkpoint was written before' if path is None else f'{path} is kept'
 
 
 def newest_good(path: Path) -> Path:

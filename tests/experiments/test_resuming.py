@@ -314,8 +314,9 @@ def test_an_interrupted_training_says_how_to_go_on(tmp_path, capsys):
     last = tmp_path / 'checkpoints' / LAST
     run = RunFolder()
     run.on_fit_start(trainer, None)
-    said = f'; the same command resumes from {last}\n'
-    for name, expected in ((None, ', before the first'), (PREVIOUS, said), (LAST, said)):
+    for name in None, PREVIOUS, LAST:
+        expected = ', before the first' if name is None else (
+            f'; the same command resumes from {last.with_name(name)}\n')
         if name is not None:
             last.parent.mkdir(exist_ok=True)
             last.with_name(name).touch()
@@ -375,3 +376,17 @@ def test_a_cycle_of_another_length_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'trainer.max_epochs' and .* 3 steps, .*got 6"):
         resume(tmp_path, '--model.decay=one-cycle', '--trainer.max_epochs=2')
     assert before == {path: path.read_bytes() for path in tmp_path.rglob('*.*') if path.is_file()}
+
+
+def test_a_finished_run_names_only_a_checkpoint_that_exists(tmp_path, capsys):
+    folder, other = tmp_path / 'run', tmp_path / 'other' / 'checkpoints' / LAST
+    fit(folder, '--trainer.max_epochs=1')
+    shutil.copytree(folder, tmp_path / 'other')
+    for is_there in True, False:
+        capsys.readouterr()
+        fit(folder, '--trainer.max_epochs=1')
+        assert ('checkpoints/last.ckpt' in capsys.readouterr().err) == is_there
+        with pytest.raises(ValueError, match='must not contain another run') as raised:
+            fit(folder, '--trainer.max_epochs=1', '--ckpt_path', str(other))
+        assert (str(folder / 'checkpoints') in str(raised.value)) == is_there
+        shutil.rmtree(folder / 'checkpoints', ignore_errors=True)
