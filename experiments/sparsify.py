@@ -155,7 +155,8 @@ def main(
     results = {**surgery.losses, 'density': density_of_pairs,
                'share': None if learn_graphs else float(chosen.share.mean()),
                'heads': chosen.as_table(), 'lengths': sizes}
-    write_whole(folder / RESULTS, lambda path: path.write_text(json.dumps(results, indent=1)))
+    write_whole(folder / RESULTS, lambda path: path.write_text(json.dumps(
+        results, indent=1, allow_nan=False)))
     write_report(folder / 'report.html', sparse, chosen, costs, results,
                  longest_sequence(surgery.held_out))
     for state in (STATE, LEARNING):

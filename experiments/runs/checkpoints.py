@@ -21,6 +21,8 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 
+from graphattn.utils.finite import check_finite
+
 LAST, PREVIOUS, BEST = 'last.ckpt', 'previous.ckpt', 'best.ckpt'
 DIGEST_SIZE = 64
 TRAINING_STATE = {'callbacks', 'epoch', 'global_step', 'loops', 'lr_schedulers',
@@ -177,6 +179,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(str(error)) from error
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
         raise ValueError("it is not a checkpoint of experiments.train: it has no 'state_dict'")
+    # Trainings write no others, and predictions of others are no numbers.
+    check_finite(checkpoint['state_dict'], 'in this checkpoint')
     return checkpoint
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from experiments.runs.checkpoints import what_is_kept
+from graphattn.utils.finite import check_finite
 
 AT_ONCE = 50  # GPU losses are read in groups of this size, because reading synchronises
 ADVICE = "train with a smaller 'lr', or with 'trainer.gradient_clip_val', in another folder"
@@ -48,9 +49,7 @@ class StayFinite(Callback):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule,
                            checkpoint: dict[str, Any]) -> None:
         self._check_losses(trainer)
-        for name, value in checkpoint['state_dict'].items():
-            if value.is_floating_point() and not value.isfinite().all():
-                raise ValueError(f'{name!r} is not finite {self.where}; {_advice(trainer)}')
+        check_finite(checkpoint['state_dict'], f'{self.where}; {_advice(trainer)}')
 
     @property
     def where(self) -> str:

@@ -33,6 +33,7 @@ from graphattn.hugging_face.own_patterns import (
 from graphattn.patterns import Pattern
 from graphattn.sources import HeadClusters
 from graphattn.utils.files import write_whole
+from graphattn.utils.finite import check_finite
 from graphattn.utils.reading import check_arrays, json_object
 
 if TYPE_CHECKING:
@@ -403,6 +404,7 @@ class _Watching(Attending):
             out[:, rows] = weight @ value
             total.add(**_sums_of(weight.double(), rows, is_special),
                       **_sums_along(self.patterns, own, weight, rows, value, out[:, rows]))
+        check_finite(total.rows, "in the attention of 'model'; check its weights and inputs")
         num_rows = len(one.slot)
         sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
         sums.longest = max(sums.longest, num_rows)
