@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from graphattn import BipartiteGraph, GraphAttention
 from graphattn.graphs import PairMask
 from graphattn.patterns import Full
+from graphattn.utils.building import BoundedBuilding
 from graphattn.utils.finite import check_finite
 from graphattn.utils.reading import check_unpacked, read_yaml
 from graphattn.utils.trust import importing_only
@@ -181,7 +182,7 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
         saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
         check_finite(saved, 'in this checkpoint')
         config = read_yaml(config_path)
-        with importing_only(trust):
+        with importing_only(trust), BoundedBuilding(saved.values()):
             run = parser.instantiate(parser.parse_object(
                 {'model': config['model']['init_args']['model'], 'data': config['data']}))
         run.model.load_state_dict({name.removeprefix('model.'): value

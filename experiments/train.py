@@ -76,6 +76,7 @@ from experiments.runs.together import EndTogether
 from experiments.signals import ending_signals, status_of
 from experiments.tasks.batch_stream import batches_of_run
 from graphattn.freed_memory import keeping_freed_memory
+from graphattn.utils.building import BoundedBuilding
 from graphattn.utils.files import check_folder
 from graphattn.utils.trust import importing_only, trusting
 
@@ -201,7 +202,9 @@ class TrainCLI(LightningCLI):
         if self.config.seeds is not None:
             return  # the run of each seed builds its own classes
         data = _data_filling(self.config)
-        super().instantiate_classes()
+        with nullcontext() if self.command == 'fit' else BoundedBuilding(
+                read_checkpoint(Path(self.config.ckpt_path))['state_dict'].values()):
+            super().instantiate_classes()
         if data is not None:
             self.datamodule = data  # this data module has already read its files
 

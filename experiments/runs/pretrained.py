@@ -14,6 +14,7 @@ from experiments.runs.config_file import built
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource, as_source
+from graphattn.utils.building import BoundedBuilding
 from graphattn.utils.reading import read_yaml
 
 
@@ -164,7 +165,8 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
     try:
         saved = read_checkpoint(checkpoint)['state_dict']
         config = read_yaml(config_path)['model']['init_args']['model']
-        model = built({'model': config}, model=nn.Module).model
+        with BoundedBuilding(saved.values()):
+            model = built({'model': config}, model=nn.Module).model
         model.load_state_dict({name.removeprefix('model.'): value for name, value in saved.items()
                                if name.startswith('model.')})
     except Exception as error:  # unpickling, YAML and the named classes raise many types of errors

@@ -22,7 +22,7 @@ from experiments.runs.run_folder import RunFolder
 
 
 def state(step):
-    return {**dict.fromkeys(TRAINING_STATE, {}), 'global_step': step,
+    return {**dict.fromkeys(TRAINING_STATE, {}), 'epoch': 0, 'global_step': step,
             'state_dict': {'weight': torch.full((3,), float(step)), 'bias': torch.ones(2)}}
 
 
