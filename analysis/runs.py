@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from graphattn.graphs import PairMask
 from graphattn.patterns import Full
 from graphattn.utils.building import BoundedBuilding
 from graphattn.utils.finite import check_finite
-from graphattn.utils.reading import check_unpacked, read_yaml
+from graphattn.utils.reading import load_tensors, read_yaml
 from graphattn.utils.trust import importing_only
 
 if TYPE_CHECKING:
@@ -177,9 +176,7 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
     parser.add_argument('--model', type=nn.Module)
     parser.add_argument('--data', type=LightningDataModule)
     try:
-        with zipfile.ZipFile(checkpoint) as archive:
-            check_unpacked(archive, max_bytes=checkpoint.stat().st_size)  # torch does not compress
-        saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
+        saved = load_tensors(checkpoint)['state_dict']
         check_finite(saved, 'in this checkpoint')
         config = read_yaml(config_path)
         with importing_only(trust), BoundedBuilding(saved.values()):

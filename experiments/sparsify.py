@@ -49,7 +49,7 @@ from graphattn.hugging_face import (
 from graphattn.hugging_face.own_patterns import MAX_TOKENS
 from graphattn.hugging_face.profiling import CANDIDATES
 from graphattn.utils.files import check_folder, write_whole
-from graphattn.utils.reading import read_json
+from graphattn.utils.reading import read_array, read_json
 from graphattn.utils.schema import Array, check_schema
 
 OPTIONS, RESULTS, STATE = 'sparsify.json', 'results.json', 'adapting.pt'
@@ -204,9 +204,9 @@ class Surgery:
         path = self.folder / 'costs.npy'
         if path.is_file():
             shape = len(measured.layer),
-            costs = np.load(path, mmap_mode='r', allow_pickle=False)
+            costs = read_array(path)
             check_schema({'costs': costs}, {'costs': Array('f', shape)}, str(path))
-            return np.array(costs)
+            return costs
         some = self.held_out[:math.ceil(len(self.held_out) / 4)]
         costs = head_costs(self.dense, measured, partial(
             mean_loss, tokens=some, loss=self.own_loss, batch_size=self.batch_size))

@@ -18,6 +18,7 @@ from experiments.data.graph_parts import PARTS, GraphParts, Target, graph_parts
 from experiments.data.labels import class_names, class_numbers
 from experiments.data.saved_graphs import allowing_graphs
 from experiments.data.text.csv_rows import csv_rows
+from graphattn.utils.reading import load_tensors
 
 PART_OF = {'train': 'train', 'val': 'val', 'dev': 'val', 'valid': 'val', 'test': 'test'}
 _WORDS = {'graph', 'node', 'label', 'part', 'source', 'target'}
@@ -78,7 +79,7 @@ def own_graphs(path: Path, target: Target | None = None, undirected: bool = True
 def _of_pt(path: Path) -> list[Data]:
     try:
         with allowing_graphs():
-            content = torch.load(path, weights_only=True)
+            content = load_tensors(path)
     except Exception as error:  # pickle and zip raise many types of errors
         other = re.search(r'GLOBAL ([\w.]+)', str(error))
         reason = f'it contains {other[1]}, which is not loaded' if other else type(error).__name__

@@ -23,6 +23,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from graphattn.utils.finite import check_finite
+from graphattn.utils.reading import load_tensors
 from graphattn.utils.schema import check_schema
 
 LAST, PREVIOUS, BEST = 'last.ckpt', 'previous.ckpt', 'best.ckpt'
@@ -181,7 +182,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError('the checksum is wrong: the file is damaged, or it is not a checkpoint '
                          'of experiments.train')
     try:
-        checkpoint = torch.load(io.BytesIO(content), weights_only=True, map_location='cpu')
+        checkpoint = load_tensors(io.BytesIO(content))
     except Exception as error:  # unpickling can raise many types of errors
         raise ValueError(str(error)) from error
     check_schema(checkpoint, SCHEMA, 'it is not a checkpoint of experiments.train')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +14,7 @@ from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, l
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource, as_source
 from graphattn.utils.building import BoundedBuilding
-from graphattn.utils.reading import read_yaml
+from graphattn.utils.reading import load_tensors, read_json, read_yaml
 
 
 def pretrained_classifier(
@@ -150,8 +149,8 @@ def roberta(
     config_path = Path(weights).parent / 'config.json'
     try:
         state_dict = (load_file(weights) if Path(weights).suffix == '.safetensors'
-                      else torch.load(weights, weights_only=True, map_location='cpu'))
-        config = json.loads(config_path.read_text(encoding='utf-8'))
+                      else load_tensors(Path(weights)))
+        config = read_json(config_path)
     except Exception as error:  # unpickling, safetensors and JSON raise many types of errors
         raise ValueError(f"'weights' cannot be read: {weights} with {config_path} "
                          f"({error})") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import resource
@@ -294,6 +295,7 @@ READERS = {
         folder / 'graph.npy', SlidingWindow(2).build(12).to_mask().numpy()), graph),
     'npz, dense': Reader('graph.npz', lambda folder: np.savez(
         folder / 'graph.npz', SlidingWindow(2).build(12).to_mask().numpy()), graph),
+    'gml, packed': graph_file('graph.gml.gz', 'graph [\n node [ id 0 ]\n]\n'),
     'gexf': Reader('graph.gexf', lambda folder: nx.write_gexf(
         nx.cycle_graph(5, nx.DiGraph), folder / 'graph.gexf'), graph),
     'edges, named': graph_file('graph.csv.gz', 'source,target,weight\n"a, b",c,1\nc,d,0.5\n'),
@@ -507,6 +509,13 @@ ATTACKS = {
     'many vertices of DIMACS': ('DIMACS', lambda: b'p edge 999999999 1\ne 1 2\n'),
     'many rows': ('Matrix Market', lambda: MATRIX_MARKET + b'999999999 3 1\n1 1 1\n'),
     'many entries': ('Matrix Market', lambda: MATRIX_MARKET + b'3 3 999999999\n1 1 1\n'),
+    'many nodes of sparse6': ('sparse6', lambda: b':~~~~~~~~~~'),
+    'fewer nodes of sparse6': ('sparse6', lambda: b':~~?@????'),
+    'vertices without lines': ('Pajek', lambda: b'*Vertices 16000000\n*Arcs\n1 2\n'),
+    'a packed GML': ('gml, packed', lambda: gzip.compress(b'graph [' + b' ' * 2**27 + b']')),
+    'a tensor without bytes': ('a whole run, checkpoint', lambda: of_checkpoint(
+        {'x': torch.zeros(1).expand(10**12)})),
+    'an array without bytes': ('cache, counts.npy', lambda: head_of_array((10**12,))),
     'many nodes of graph6': ('graph6', lambda: b'~~?~????'),
     'a dense matrix': ('Matrix Market', lambda: b'%%MatrixMarket matrix array real general\n'
                                                 b'9999999 9999999\n1\n'),
@@ -552,6 +561,19 @@ def sized(**sizes: int) -> bytes:
     config = yaml.safe_load(written('a whole run, config'))
     config['model']['init_args']['model']['init_args']['encoder']['init_args'] |= sizes
     return yaml.safe_dump(config).encode()
+
+
+def of_checkpoint(state: dict[str, torch.Tensor]) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        write_checkpoint({'state_dict': state}, Path(folder) / 'last.ckpt')
+        return (Path(folder) / 'last.ckpt').read_bytes()
+
+
+def head_of_array(shape: tuple[int, ...]) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {'descr': '<i8', 'fortran_order': False,
+                                                'shape': shape})
+    return file.getvalue()
 
 
 def changed_manifest(times: int = 1, **entries: object) -> bytes:
