@@ -9,3 +9,10 @@ contain the algorithms. To import ``question`` needs neither matplotlib nor an a
 ``figures`` reproduces figures of the papers. The modules next to the packages are shared:
 ``graphs``, ``runs``, ``result``, ``checks``, ``command``, ``adjacency`` and ``walk``.
 """
+
+import sys
+
+from experiments.signals import end_early
+
+if sys.argv[:1] == ['-m']:  # python -m has begun to look for its module
+    end_early()

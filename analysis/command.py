@@ -24,6 +24,7 @@ from analysis.graphs import MAX_TOKENS, GraphLike, graph_of_pattern
 from analysis.labels import name_tokens
 from analysis.result import Result, Results, scalar_names, table
 from analysis.runs import attention_matrices, sampled_graphs
+from experiments.signals import ending_signals, exit_on
 from graphattn.style import in_style
 from graphattn.utils.extras import with_advice
 from graphattn.utils.files import check_folder, csv_cell, write_whole
@@ -177,10 +178,12 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
                 if options.get(name) is not None:
                     check_count(name, options[name], least, most)
             check_out(options.out, endings)
-            with in_style(), within_free_memory():
+            with ending_signals(), in_style(), within_free_memory():
                 run(options)
             if options.get('asked'):  # after the result, which another direction may change
                 say(options.asked)
+    except KeyboardInterrupt as interrupt:
+        exit_on(interrupt)
     except Exception as error:
         if not isinstance(error, REFUSALS):
             raise

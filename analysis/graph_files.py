@@ -20,6 +20,7 @@ import numpy as np
 import scipy.io
 import scipy.sparse as sp
 import torch
+from networkx.readwrite.graph6 import data_to_n
 
 from analysis.edge_lists import read_edge_list
 from analysis.line_formats import (
@@ -39,7 +40,7 @@ from analysis.listed import (
     weight_of,
 )
 from graphattn import BipartiteGraph
-from graphattn.utils.reading import check_arrays, read_bytes, read_lines, read_text
+from graphattn.utils.reading import check_arrays, read_bytes, read_lines, read_start, read_text
 
 Format = Literal['edges', 'adjlist', 'multiline_adjlist', 'graphml', 'gml', 'gexf', 'pajek',
                  'metis', 'dimacs', 'konect', 'matrix_market', 'graph6', 'sparse6', 'npz', 'npy']
@@ -73,6 +74,13 @@ _REMEDIES = {
     '.mat': "save the array of MATLAB by scipy.sparse.save_npz('graph.npz', array)",
     '.pkl': 'save the graph as GraphML', '.json': 'save the graph as GraphML or CSV'}
 _SNIFFED = 100  # lines
+_HEADER = 2**16  # bytes
+# The number of nodes in the headers of files; in graph6 and sparse6, the first digits of 6 bits.
+_DECLARED: dict[Format, str] = {
+    **dict.fromkeys(('graph6', 'sparse6'), r'^(?:>>\w+<<)?:?([?-~]{1,8})'),
+    'pajek': r'^\*vertices\s+(\d{1,18})', 'metis': r'^\s*(\d{1,18})\b',
+    'dimacs': r'^p\s+\w+\s+(\d{1,18})', 'matrix_market': r'^\s*(\d{1,18})\s+(\d{1,18})'}
+_NODES, _NODES_PER_BYTE = 2**20, 64  # limits: a constant, and a multiple of the bytes of the file
 
 
 @dataclass(frozen=True)
@@ -151,6 +159,7 @@ def read_graph_file(
         if header is not None and chosen != 'edges':
             raise ValueError(f"'header' requires a list of edges (got {_TITLES[chosen]}); omit "
                              f"'header'")
+        _check_declared(path, chosen)
         listed = _read_edge_index(path) if chosen == 'npz' else None
         if chosen in _MATRICES and listed is None:
             if (numbered, edges, bipartite) != (None, None, False):
@@ -202,6 +211,22 @@ def _format_of(path: Path) -> Format:
                              f"as GraphML or CSV, or pass --format edges if the file is a list of "
                              f"edges")
     return 'edges'
+
+
+def _check_declared(path: Path, chosen: Format) -> None:
+    """Raise a ValueError if the header of a file declares far more nodes than its bytes can hold.
+    Readers would take all memory for them."""
+    if chosen not in _DECLARED or not path.is_file():
+        return
+    beginning = read_start(path, _HEADER).decode('latin-1')
+    found = re.search(_DECLARED[chosen], beginning, re.IGNORECASE | re.MULTILINE)
+    counts = map(int, found.groups()) if found else [0]
+    if found and chosen in ('graph6', 'sparse6'):
+        counts = data_to_n([ord(digit) - 63 for digit in found[1]])[:1]
+    count, size = max(counts), path.stat().st_size
+    if count > _NODES + _NODES_PER_BYTE * size:
+        raise ValueError(f'the file declares {count:,} nodes but has only {size:,} bytes; check '
+                         f'that the file is complete')
 
 
 # From nodes to tokens ################################################################

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,9 @@ from torch import Tensor, nn
 from graphattn import BipartiteGraph, GraphAttention
 from graphattn.graphs import PairMask
 from graphattn.patterns import Full
-from graphattn.utils.reading import check_unpacked, read_yaml
+from graphattn.utils.building import BoundedBuilding
+from graphattn.utils.finite import check_finite
+from graphattn.utils.reading import load_tensors, read_yaml
 from graphattn.utils.trust import importing_only
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[
     _, (edge_index, alpha) = layer.forward(
         x, ptr, **options | {'graph': graph, 'edge_bias': bias, 'return_graph': False,
                              'return_attention_weights': True})
+    check_finite({'attention': alpha}, 'in the model of this checkpoint')
     key, query = edge_index.numpy()
     matrices = [sp.csr_array((weight, (query, key)), shape=(graph.num_queries, graph.num_keys))
                 for weight in alpha.double().T.numpy()]
@@ -177,11 +179,10 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
     parser.add_argument('--model', type=nn.Module)
     parser.add_argument('--data', type=LightningDataModule)
     try:
-        with zipfile.ZipFile(checkpoint) as archive:
-            check_unpacked(archive, max_bytes=checkpoint.stat().st_size)  # torch does not compress
-        saved = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
+        saved = load_tensors(checkpoint)['state_dict']
+        check_finite(saved, 'in this checkpoint')
         config = read_yaml(config_path)
-        with importing_only(trust):
+        with importing_only(trust), BoundedBuilding(saved.values()):
             run = parser.instantiate(parser.parse_object(
                 {'model': config['model']['init_args']['model'], 'data': config['data']}))
         run.model.load_state_dict({name.removeprefix('model.'): value

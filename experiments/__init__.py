@@ -1,8 +1,14 @@
 """Everything that trains: tasks, modules, runs, benchmarks and the papers' experiments."""
 
+import sys
 from typing import Any
 
+from experiments.signals import end_early
+
 __all__ = ['Run', 'load_run']
+
+if sys.argv[:1] == ['-m']:  # python -m has begun to look for its module
+    end_early()
 
 
 def __getattr__(name: str) -> Any:

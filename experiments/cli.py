@@ -26,6 +26,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from experiments.quick_help import without_libraries
+from experiments.signals import exit_on
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = Path(__file__).parent / 'configs'
@@ -57,9 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of the output, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except KeyboardInterrupt:  # an interrupt while a command is still being imported
-        print('interrupted', file=sys.stderr)
-        sys.exit(130)
+    except KeyboardInterrupt as interrupt:  # while a command is still being imported
+        exit_on(interrupt)
     except ModuleNotFoundError as error:
         from graphattn.utils.extras import with_advice
 

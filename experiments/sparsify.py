@@ -49,6 +49,8 @@ from graphattn.hugging_face import (
 from graphattn.hugging_face.own_patterns import MAX_TOKENS
 from graphattn.hugging_face.profiling import CANDIDATES
 from graphattn.utils.files import check_folder, write_whole
+from graphattn.utils.reading import read_array, read_json
+from graphattn.utils.schema import Array, check_schema
 
 OPTIONS, RESULTS, STATE = 'sparsify.json', 'results.json', 'adapting.pt'
 LEARNING = 'learning.pt'
@@ -155,7 +157,8 @@ def main(
     results = {**surgery.losses, 'density': density_of_pairs,
                'share': None if learn_graphs else float(chosen.share.mean()),
                'heads': chosen.as_table(), 'lengths': sizes}
-    write_whole(folder / RESULTS, lambda path: path.write_text(json.dumps(results, indent=1)))
+    write_whole(folder / RESULTS, lambda path: path.write_text(json.dumps(
+        results, indent=1, allow_nan=False)))
     write_report(folder / 'report.html', sparse, chosen, costs, results,
                  longest_sequence(surgery.held_out))
     for state in (STATE, LEARNING):
@@ -200,7 +203,10 @@ class Surgery:
         quarter of the held-out data."""
         path = self.folder / 'costs.npy'
         if path.is_file():
-            return np.load(path, allow_pickle=False)
+            shape = len(measured.layer),
+            costs = read_array(path)
+            check_schema({'costs': costs}, {'costs': Array('f', shape)}, str(path))
+            return costs
         some = self.held_out[:math.ceil(len(self.held_out) / 4)]
         costs = head_costs(self.dense, measured, partial(
             mean_loss, tokens=some, loss=self.own_loss, batch_size=self.batch_size))
@@ -284,7 +290,7 @@ def _check_options(folder: Path, options: dict) -> None:
                          f"choose another folder")
     path = folder / OPTIONS
     if path.is_file():
-        before = json.loads(path.read_text())
+        before = read_json(path)
         changed = [name for name in options if before.get(name) != options[name]]
         if changed:
             raise ValueError(f"'out' must be a new folder, or a folder of a run with the same "

@@ -50,10 +50,11 @@ from experiments.runs.checkpoints import (
     EpochCheckpoints,
     StepCheckpoints,
     newest_good,
+    newest_in,
     read_checkpoint,
     say,
 )
-from experiments.runs.command import ending_signals, run_or_exit, status_of
+from experiments.runs.command import run_or_exit
 from experiments.runs.config_file import Parser, bound_aliases, built
 from experiments.runs.finite import StayFinite
 from experiments.runs.loggers import LoggerName, close, new_logger
@@ -72,8 +73,10 @@ from experiments.runs.seeds import train_seeds
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary
 from experiments.runs.together import EndTogether
+from experiments.signals import ending_signals, status_of
 from experiments.tasks.batch_stream import batches_of_run
 from graphattn.freed_memory import keeping_freed_memory
+from graphattn.utils.building import BoundedBuilding
 from graphattn.utils.files import check_folder
 from graphattn.utils.trust import importing_only, trusting
 
@@ -199,7 +202,9 @@ class TrainCLI(LightningCLI):
         if self.config.seeds is not None:
             return  # the run of each seed builds its own classes
         data = _data_filling(self.config)
-        super().instantiate_classes()
+        with nullcontext() if self.command == 'fit' else BoundedBuilding(
+                read_checkpoint(Path(self.config.ckpt_path))['state_dict'].values()):
+            super().instantiate_classes()
         if data is not None:
             self.datamodule = data  # this data module has already read its files
 
@@ -258,9 +263,10 @@ class TrainCLI(LightningCLI):
                 self._test(self.config.ckpt_path)
             elif self.config.ckpt_path is None and is_finished(
                     folder, config_text(self.parser, self.config)):
+                path = newest_in(folder / 'checkpoints')
+                further = path and f'. To train it further, pass more epochs and --ckpt_path {path}'
                 say(f"{folder} already contains this run, which is finished; nothing is left to "
-                    "do. To train the run further, pass more epochs and --ckpt_path "
-                    f"{folder / 'checkpoints' / LAST}")
+                    f"do{further or ''}")
             else:
                 self._fit(self._begin(folder))
 
@@ -272,11 +278,12 @@ class TrainCLI(LightningCLI):
             checkpoint = _checkpoint('fit', str(folder / 'checkpoints' / LAST))
             say(f'{folder} contains this run, unfinished; resuming from {checkpoint}')
         elif checkpoint is not None and not _is_in(folder, Path(checkpoint)):
-            if has_checkpoint(folder) or (folder / CONFIG).exists():
+            path = newest_in(folder / 'checkpoints')
+            if path or (folder / CONFIG).exists():
+                resume = path and f', or resume the run in this folder by --ckpt_path {path}'
                 raise ValueError(f"'trainer.default_root_dir' must not contain another run than "
                                  f"'ckpt_path' (got {folder} and {checkpoint}); choose another "
-                                 f"folder, or resume the run in this folder by --ckpt_path "
-                                 f"{folder / 'checkpoints' / LAST}")
+                                 f"folder{resume or ''}")
             self.run_folder.go_on = 'go on with --ckpt_path, now'
         # A batch is divided over all processes, so a resumed run needs as many processes as before.
         self.run_folder.identity['options']['trainer.devices'] = self.trainer.world_size

@@ -56,20 +56,21 @@ MAY_IMPORT = {
     # What examines kernels is imported by none of them.
     'testing': {'graphs', 'patterns', 'ops', 'functional'},
     'transforms': {'_checks', '_tensors', 'graphs', 'patterns'},
-    'experiments': {'experiments.runs'},
-    'experiments.runs': ALL,
+    'experiments.signals': set(),
+    'experiments': {'experiments.runs', 'experiments.signals'},
+    'experiments.runs': ALL | {'experiments.signals'},
     'experiments.data': ALL | {'experiments.runs'},
     # Modules and tasks do not know one another: what passes between them is data.
     'experiments.modules': ALL | {'experiments.runs', 'experiments.data'},
     'experiments.tasks': ALL | {'experiments.runs', 'experiments.data'},
-    'experiments.train': ALL | TRAINING,
+    'experiments.train': ALL | TRAINING | {'experiments.signals'},
     'experiments.predict': ALL | TRAINING,
     'experiments.compile': {'compile', 'experiments.data'},
-    'experiments.entry': {'experiments.cli', 'testing'},
+    'experiments.entry': {'experiments.cli', 'experiments.signals', 'testing'},
     'experiments.quick_help': set(),
     'experiments.completion': set(),
     'experiments.cli': {'ops', 'graphattn', 'utils', 'experiments.quick_help',
-                        'experiments.completion'},
+                        'experiments.completion', 'experiments.signals'},
     'experiments.baselines': ALL,
     'experiments.papers': ALL | TRAINING | {'experiments.train', 'experiments.predict',
                                             'experiments.baselines', 'experiments.benchmarks',
@@ -80,7 +81,8 @@ MAY_IMPORT = {
     'experiments.sparsify': ALL | {'experiments.runs', 'experiments.surgery'},
     'experiments.benchmarks': ALL | {'experiments.runs'},
     'analysis': {'graphattn', 'graphs', 'patterns', 'samplers', 'functional', 'sources', 'models',
-                 'distributed', 'hugging_face', 'draw', 'style', 'utils'},
+                 'distributed', 'hugging_face', 'draw', 'style', 'utils',
+                 'experiments.signals'},
     'graphattn': {'graphs'},  # the public page
 }
 

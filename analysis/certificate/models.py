@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graphattn import BipartiteGraph
 from graphattn.hugging_face import load_attached
 from graphattn.sources import GraphSource, PatternSource
+from graphattn.utils.reading import read_array
 
 
 def graphs_of_heads(model: nn.Module | str | PathLike, length: int,
@@ -55,7 +56,7 @@ def read_ids(path: Path, length: int) -> Tensor:
         ValueError: The file is missing or has other contents, or all sequences are too short.
     """
     try:
-        ids = np.load(path, allow_pickle=False)
+        ids = read_array(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"'tokens' must be an .npy file of ids (got {path}: {error})") from error
     if ids.dtype.kind not in 'iu' or ids.ndim != 2:

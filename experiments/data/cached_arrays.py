@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from graphattn.utils.files import new_folder
-from graphattn.utils.reading import read_json
+from graphattn.utils.reading import read_array, read_json
 
 
 def cached_arrays(cache: Path, name: str, parameters: dict[str, Any],
@@ -58,7 +58,7 @@ def _read(folder: Path, parameters: dict) -> dict[str, np.ndarray] | None:
         files = {name: folder / f'{name}.npy' for name in manifest['digests']}
         if any(_digest(path) != manifest['digests'][name] for name, path in files.items()):
             return None
-        return {name: np.load(path, allow_pickle=False) for name, path in files.items()}
+        return {name: read_array(path) for name, path in files.items()}
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
 

@@ -19,6 +19,7 @@ from experiments.data.labels import class_names, class_numbers
 from experiments.data.saved_graphs import allowing_graphs
 from experiments.data.text.csv_rows import csv_rows
 from experiments.data.what_was_read import tell, unread
+from graphattn.utils.reading import load_tensors
 
 PART_OF = {'train': 'train', 'val': 'val', 'dev': 'val', 'valid': 'val', 'test': 'test'}
 # The columns that are not features. Labels and parts are of nodes, or of graphs in graphs.csv.
@@ -82,7 +83,7 @@ def own_graphs(path: Path, target: Target | None = None, undirected: bool = True
 def _of_pt(path: Path) -> list[Data]:
     try:
         with allowing_graphs():
-            content = torch.load(path, weights_only=True)
+            content = load_tensors(path)
     except Exception as error:  # pickle and zip raise many types of errors
         other = re.search(r'GLOBAL ([\w.]+)', str(error))
         reason = f'it contains {other[1]}, which is not loaded' if other else type(error).__name__

@@ -23,6 +23,9 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     others = os.environ.get('PYTHONPATH')
     os.environ['PYTHONPATH'] = os.pathsep.join([str(ROOT), *([others] if others else [])])
+    from experiments.signals import end_early
+
+    end_early()
     from experiments.cli import main as run
 
     run()

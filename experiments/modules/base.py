@@ -97,6 +97,7 @@ class Training(L.LightningModule):
             # an invalid option raises here rather than after the training
             source.freeze(freeze, sparsity)
         self.model = model
+        model.register_forward_hook(_check_output)
         self.lr, self.weight_decay, self.warmup, self.decay = lr, weight_decay, warmup, decay
         self.betas, self.eps = betas, eps
         self.mask_weight, self.mask_lr = mask_weight, mask_lr
@@ -204,6 +205,16 @@ class Training(L.LightningModule):
             raise ValueError(f"'ckpt_path' must be a checkpoint of this model (got "
                              f"{saved.get(name)} for {name!r}, which is {mine.get(name)} here); "
                              f"use the config.yaml of the run that wrote the checkpoint")
+
+
+def _check_output(model: nn.Module, given: tuple, output: Tensor | tuple) -> None:
+    # Metrics and predictions of NaN look like numbers, such as an accuracy. While a model trains,
+    # its losses are checked.
+    outputs = output if isinstance(output, tuple) else (output,)
+    if not model.training and any(isinstance(part, Tensor) and part.isnan().any()
+                                  for part in outputs):
+        raise ValueError('the outputs of the model must be numbers (got NaN); its weights are too '
+                         'large for the precision, or its inputs are not finite')
 
 
 def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:

@@ -20,11 +20,21 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
+
+from graphattn.utils.finite import check_finite
+from graphattn.utils.reading import load_tensors
+from graphattn.utils.schema import check_schema
 
 LAST, PREVIOUS, BEST = 'last.ckpt', 'previous.ckpt', 'best.ckpt'
 DIGEST_SIZE = 64
-TRAINING_STATE = {'callbacks', 'epoch', 'global_step', 'loops', 'lr_schedulers',
-                  'optimizer_states', 'pytorch-lightning_version'}
+COUNT, METRICS = range(2**63), {str: object}
+OF_RUN_FOLDER = {'history': [METRICS], 'evaluated?': METRICS, 'seconds': float, 'identity?': (
+    None, {'options': {str: object}, 'inputs': {str: str}})}
+SCHEMA = {'state_dict': {str: Tensor}, 'epoch?': COUNT, 'global_step?': COUNT,
+          'callbacks?': {'RunFolder?': OF_RUN_FOLDER, str: dict}, str: object}
+TRAINING_STATE = dict.fromkeys(('callbacks', 'epoch', 'global_step', 'loops', 'lr_schedulers',
+                                'optimizer_states', 'pytorch-lightning_version'), object)
 
 
 class DurableCheckpoints(TorchCheckpointIO):
@@ -53,7 +63,7 @@ class DurableCheckpoints(TorchCheckpointIO):
             temporary.replace(path)
             _flush(path.parent)
         except OSError as error:
-            raise OSError(error.errno, f'{error.strerror}; earlier checkpoints are kept',
+            raise OSError(error.errno, f'{error.strerror}; {what_is_kept(path.parent)}',
                           str(path)) from error
         finally:
             temporary.unlink(missing_ok=True)
@@ -172,12 +182,25 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError('the checksum is wrong: the file is damaged, or it is not a checkpoint '
                          'of experiments.train')
     try:
-        checkpoint = torch.load(io.BytesIO(content), weights_only=True, map_location='cpu')
+        checkpoint = load_tensors(io.BytesIO(content))
     except Exception as error:  # unpickling can raise many types of errors
         raise ValueError(str(error)) from error
-    if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
-        raise ValueError("it is not a checkpoint of experiments.train: it has no 'state_dict'")
+    check_schema(checkpoint, SCHEMA, 'it is not a checkpoint of experiments.train')
+    # Trainings write no others, and predictions of others are no numbers.
+    check_finite(checkpoint['state_dict'], 'in this checkpoint')
     return checkpoint
+
+
+def newest_in(checkpoints: Path) -> Path | None:
+    """Return the newest checkpoint in the folder ``checkpoints`` of a run, or ``None``."""
+    paths = checkpoints / LAST, checkpoints / PREVIOUS
+    return next((path for path in paths if path.is_file()), None)
+
+
+def what_is_kept(checkpoints: Path) -> str:
+    """Return a text that names the newest checkpoint in a folder, or says that there is none."""
+    path = newest_in(checkpoints)
+    return 'no checkpoint was written before' if path is None else f'{path} is kept'
 
 
 def newest_good(path: Path) -> Path:
@@ -204,10 +227,8 @@ def newest_good(path: Path) -> Path:
 
 
 def _check_resumable(path: Path) -> None:
-    missing = TRAINING_STATE - read_checkpoint(path).keys()
-    if missing:
-        raise ValueError(f"training cannot be resumed from this file, which has no "
-                         f"'{min(missing)}'")
+    check_schema(read_checkpoint(path), TRAINING_STATE | {str: object},
+                 'training cannot be resumed from this file')
 
 
 def _flush(folder: Path) -> None:

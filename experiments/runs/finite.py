@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -10,9 +11,11 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
+from experiments.runs.checkpoints import what_is_kept
+from graphattn.utils.finite import check_finite
+
 AT_ONCE = 50  # GPU losses are read in groups of this size, because reading synchronises
-ADVICE = ("earlier checkpoints are kept; train with a smaller 'lr', or with "
-          "'trainer.gradient_clip_val', in another folder")
+ADVICE = "train with a smaller 'lr', or with 'trainer.gradient_clip_val', in another folder"
 
 
 class StayFinite(Callback):
@@ -38,17 +41,15 @@ class StayFinite(Callback):
             self.loss, self.step = loss.detach(), trainer.global_step
             self.unread.append((self.loss, self.step, self.rate))
             if loss.device.type == 'cpu' or len(self.unread) == AT_ONCE:
-                self._check_losses()
+                self._check_losses(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._check_losses()
+        self._check_losses(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule,
                            checkpoint: dict[str, Any]) -> None:
-        self._check_losses()
-        for name, value in checkpoint['state_dict'].items():
-            if value.is_floating_point() and not value.isfinite().all():
-                raise ValueError(f'{name!r} is not finite {self.where}; {ADVICE}')
+        self._check_losses(trainer)
+        check_finite(checkpoint['state_dict'], f'{self.where}; {_advice(trainer)}')
 
     @property
     def where(self) -> str:
@@ -57,9 +58,13 @@ class StayFinite(Callback):
         return (f'after step {self.step}, where the loss was {loss} at the learning rate '
                 f'{self.rate:.3g}')
 
-    def _check_losses(self) -> None:
+    def _check_losses(self, trainer: L.Trainer) -> None:
         unread, self.unread = self.unread, []
         for loss, step, rate in unread:
             if not math.isfinite(value := float(loss)):
                 raise ValueError(f'the loss is {value} in step {step}, at the learning rate '
-                                 f'{rate:.3g}; {ADVICE}')
+                                 f'{rate:.3g}; {_advice(trainer)}')
+
+
+def _advice(trainer: L.Trainer) -> str:
+    return f"{what_is_kept(Path(trainer.default_root_dir) / 'checkpoints')}; {ADVICE}"

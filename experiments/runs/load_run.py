@@ -12,11 +12,19 @@ from experiments.runs.checkpoints import BEST, LAST, read_checkpoint
 from experiments.runs.command import in_short
 from experiments.runs.config_file import built
 from experiments.runs.versions import versions
+from graphattn.utils.building import BoundedBuilding
 from graphattn.utils.reading import read_json, read_yaml
+from graphattn.utils.schema import check_schema
 from graphattn.utils.trust import Untrusted
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+
+CLASS = {'class_path': str, 'init_args?': {str: object}, 'dict_kwargs?': {str: object}}
+SCHEMA = {'model': CLASS, 'data': CLASS, 'seed_everything': range(2**32),
+          'trainer?': {str: object}, 'select_on?': (None, str), 'logger?': (None, str),
+          'checkpoint_every?': (None, range(1, 2**63)), 'seeds?': (None, range(1, 2**63))}
 
 
 class Run(NamedTuple):
@@ -72,11 +80,7 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
         raise FileNotFoundError(f"{folder} must be the folder of a run, with a config.yaml (got "
                                 f"none{f'; there are runs in {runs}' if runs else ''})")
     config = read_yaml(folder / 'config.yaml')
-    if not isinstance(config, dict):
-        raise ValueError(f"{folder}: config.yaml must contain options (got an empty file)")
-    for name in ('model', 'data', 'seed_everything'):
-        if config.get(name) is None:
-            raise ValueError(f"{folder}: config.yaml must contain {name!r} (got none)")
+    check_schema(config, SCHEMA, str(folder / 'config.yaml'))
     checkpoints = folder / 'checkpoints'
     has_best = config.get('select_on') is not None and (checkpoints / BEST).exists()
     path = checkpoints / (BEST if has_best else LAST)
@@ -85,7 +89,8 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
     except ValueError as error:
         raise ValueError(f'{path} cannot be read ({error})') from error
     try:
-        made = built(config, trust, model=L.LightningModule, data=L.LightningDataModule)
+        with BoundedBuilding(checkpoint['state_dict'].values()):
+            made = built(config, trust, model=L.LightningModule, data=L.LightningDataModule)
     except Untrusted as error:
         raise ValueError(f"{folder / 'config.yaml'}: {error}") from error
     except Exception as error:  # the named classes can raise any error

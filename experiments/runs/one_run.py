@@ -11,7 +11,7 @@ import yaml
 from filelock import FileLock, Timeout
 from lightning.pytorch.utilities import rank_zero_only
 
-from experiments.runs.checkpoints import LAST, PREVIOUS
+from experiments.runs.checkpoints import newest_in
 from experiments.runs.inputs import flat, inputs_of
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary
@@ -58,7 +58,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def has_checkpoint(folder: Path) -> bool:
     """Return whether a run in the folder has written a checkpoint."""
-    return any((folder / 'checkpoints' / name).exists() for name in (LAST, PREVIOUS))
+    return newest_in(folder / 'checkpoints') is not None
 
 
 def is_finished(folder: Path, config: str) -> bool:

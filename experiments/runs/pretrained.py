@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +13,8 @@ from experiments.runs.config_file import built
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource, as_source
-from graphattn.utils.reading import read_yaml
+from graphattn.utils.building import BoundedBuilding
+from graphattn.utils.reading import load_tensors, read_json, read_yaml
 
 
 def pretrained_classifier(
@@ -149,8 +149,8 @@ def roberta(
     config_path = Path(weights).parent / 'config.json'
     try:
         state_dict = (load_file(weights) if Path(weights).suffix == '.safetensors'
-                      else torch.load(weights, weights_only=True, map_location='cpu'))
-        config = json.loads(config_path.read_text(encoding='utf-8'))
+                      else load_tensors(Path(weights)))
+        config = read_json(config_path)
     except Exception as error:  # unpickling, safetensors and JSON raise many types of errors
         raise ValueError(f"'weights' cannot be read: {weights} with {config_path} "
                          f"({error})") from error
@@ -164,7 +164,8 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
     try:
         saved = read_checkpoint(checkpoint)['state_dict']
         config = read_yaml(config_path)['model']['init_args']['model']
-        model = built({'model': config}, model=nn.Module).model
+        with BoundedBuilding(saved.values()):
+            model = built({'model': config}, model=nn.Module).model
         model.load_state_dict({name.removeprefix('model.'): value for name, value in saved.items()
                                if name.startswith('model.')})
     except Exception as error:  # unpickling, YAML and the named classes raise many types of errors

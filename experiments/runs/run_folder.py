@@ -17,10 +17,10 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
-from experiments.runs.checkpoints import LAST
+from experiments.runs.checkpoints import newest_in
 from experiments.runs.dead_heads import heads_without_edges
 from experiments.runs.figures import training_curves
-from experiments.runs.one_run import CONFIG, has_checkpoint
+from experiments.runs.one_run import CONFIG
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary, write_summary
 from experiments.runs.versions import versions
@@ -196,8 +196,8 @@ class RunFolder(Callback):
         """Print why a run has ended, ``what``, and how it can be resumed from its folder."""
         if not self.is_training:
             rest = ''
-        elif has_checkpoint(folder):
-            rest = f"; {self.go_on} from {folder / 'checkpoints' / LAST}"
+        elif path := newest_in(folder / 'checkpoints'):
+            rest = f'; {self.go_on} from {path}'
         else:
             rest = ', before the first checkpoint; the same command starts again'
         print(f'{what}{rest}', file=sys.stderr)

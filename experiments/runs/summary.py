@@ -11,8 +11,13 @@ from typing import Any
 
 from graphattn.utils.files import write_whole
 from graphattn.utils.reading import read_json
+from graphattn.utils.schema import check_schema
 
 NAME = 'summary.json'
+METRIC = None, float
+SCHEMA = {'inputs?': {str: str}, 'versions?': {str: METRIC + (str,)}, 'seeds?': [int],
+          'heads_without_edges?': [str], 'task?': str, 'reported?': [str],
+          str: (*METRIC, {str: METRIC})}
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
@@ -27,7 +32,19 @@ def read_summary(folder: Path) -> dict[str, Any]:
     Raises:
         OSError, ValueError: The file is missing or damaged.
     """
-    return with_nan(read_json(folder / NAME))
+    return read_results(folder / NAME)
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Read a file of metrics that a run wrote, such as ``summary.json`` or ``dev.json``.
+
+    Raises:
+        OSError, ValueError: The file is missing or damaged. If a metric is missing, a ValueError is
+            raised when it is looked up.
+    """
+    results = read_json(path)
+    check_schema(results, SCHEMA, str(path))
+    return with_nan(results, path)
 
 
 def without_nan(value: Any) -> Any:
@@ -37,12 +54,21 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def with_nan(value: Any) -> Any:
+def with_nan(value: Any, path: Path) -> Any:
     """Return a value in which ``None`` is replaced by NaN, so that a metric that was not finite
     does not look missing."""
     if isinstance(value, dict):
-        return {name: with_nan(part) for name, part in value.items()}
+        return _Results(path, {name: with_nan(part, path) for name, part in value.items()})
     return math.nan if value is None else value
+
+
+class _Results(dict):
+    def __init__(self, path: Path, results: dict[str, Any]):
+        super().__init__(results)
+        self.path = path
+
+    def __missing__(self, name: str) -> None:
+        raise ValueError(f'{self.path}: field {name!r} is missing (there are {", ".join(self)})')
 
 
 def spread(values: Sequence[float]) -> float | None:

@@ -16,7 +16,7 @@ import lightning as L
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.callbacks import Callback
 
-from experiments.runs.command import listen_again, status_of
+from experiments.signals import listen_again, status_of
 
 PERIOD = 1.  # seconds between checks of the other processes
 PATIENCE = 10  # the number of checks for which a process may stay stopped

@@ -17,6 +17,8 @@ from experiments.surgery.losses import Loss, logits_of, trimmed
 from experiments.surgery.tokens import PADDING
 from graphattn.sources import LearnedMaskSource
 from graphattn.utils.files import write_whole
+from graphattn.utils.reading import load_tensors
+from graphattn.utils.schema import check_schema
 
 SAVE_EVERY = 50  # steps
 MASK_LR = 0.05  # of the logits of learned masks, which Adam moves by about this in a step
@@ -69,9 +71,13 @@ def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
     rates = [group['lr'] for group in optimizer.param_groups]
     losses: list[float] = []
     if state is not None and state.is_file():
-        saved = torch.load(state, weights_only=True)
-        model.load_state_dict(saved['model'])
-        optimizer.load_state_dict(saved['optimizer'])
+        try:
+            saved = load_tensors(state)
+            check_schema(saved, {'model': dict, 'optimizer': dict, 'losses': [float]}, str(state))
+            model.load_state_dict(saved['model'])
+            optimizer.load_state_dict(saved['optimizer'])
+        except Exception as error:  # damaged files raise many types of errors
+            raise ValueError(f'{state} cannot be read ({error}); delete this file') from error
         losses = saved['losses']
     model.train()
     with torch.random.fork_rng(devices=[]):

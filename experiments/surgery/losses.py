@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -100,4 +101,7 @@ def mean_loss(model: nn.Module, tokens: Tensor, loss: Loss, batch_size: int) -> 
     total = sum(size * float(loss(model, batch, number))
                 for number, (batch, size) in enumerate(zip(batches, sizes)))
     model.train(was_training)
+    if not math.isfinite(total):
+        raise ValueError(f"'model' must have a finite loss on 'data' (got {total}); its weights "
+                         f"are not finite, or too large for the precision")
     return total / sum(sizes)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from graphattn.utils.reading import read_array
+
 PADDING = -1
 
 def read_tokens(path: Path, folder: Path, length: int, num_tokens: int) -> Tensor:
@@ -54,7 +56,7 @@ def _first_wrong(is_padding: np.ndarray) -> int:
 
 def _ids(path: Path) -> np.ndarray:
     try:
-        ids = np.load(path, allow_pickle=False)
+        ids = read_array(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"'data' must be an .npy file of integers (got {path}: {error}"
                          f")") from error

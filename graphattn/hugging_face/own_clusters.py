@@ -20,7 +20,7 @@ from graphattn.sources import ClusterKeys, HeadClusters
 from graphattn.sources.head_clusters import nearest
 
 __all__ = ['Centroids', 'ClusterPoints', 'ClusterSums', 'InputClusters', 'LayerClusters',
-           'counts_of', 'head_clusters', 'join_clusters', 'shapes_of_clusters']
+           'counts_of', 'head_clusters', 'join_clusters']
 
 MAX_POINTS = 4096  # tokens of each half of the inputs that centroids are found on
 MAX_STEPS = 25  # of k-means
@@ -272,20 +272,6 @@ def join_clusters(layers: Sequence[Mapping[int, LayerClusters]],
     return {'clusters': np.array(counts), 'channels': np.repeat(channels, num_heads),
             'cluster_query': joined('query'), 'cluster_key': joined('key'),
             'cluster_edges': torch.cat(edges).cpu().numpy()}
-
-
-def shapes_of_clusters(values: Mapping[str, np.ndarray], heads: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that the arrays ``clusters``, ``channels``, ``cluster_query``,
-    ``cluster_key`` and ``cluster_edges`` of a :class:`Profile` must have, by the name of the array.
-
-    Args:
-        values (dict): Fields of the profile by name.
-        heads (int): Number of heads of all layers.
-    """
-    counts, channels = values['clusters'], int(values['channels'].max(initial=0))
-    centroids = heads, int(counts.sum()), channels
-    return {'clusters': (len(counts),), 'channels': (heads,), 'cluster_query': centroids,
-            'cluster_key': centroids, 'cluster_edges': (heads, int((counts**2).sum()))}
 
 
 def head_clusters(name: ClusterKeys, values: Mapping[str, np.ndarray], row: int) -> HeadClusters:

@@ -20,7 +20,6 @@ from graphattn.hugging_face.attaching import attach, forget, kept
 from graphattn.hugging_face.attending import Attending, OneSequence, as_batches, run_all
 from graphattn.hugging_face.finding import find
 from graphattn.hugging_face.modules import attention_modules, choose, heads_of
-from graphattn.hugging_face.own_clusters import shapes_of_clusters
 from graphattn.hugging_face.own_patterns import (
     MAX_TOKENS,
     Candidate,
@@ -33,7 +32,9 @@ from graphattn.hugging_face.own_patterns import (
 from graphattn.patterns import Pattern
 from graphattn.sources import HeadClusters
 from graphattn.utils.files import write_whole
-from graphattn.utils.reading import check_arrays, json_object
+from graphattn.utils.finite import check_finite
+from graphattn.utils.reading import check_arrays, json_value
+from graphattn.utils.schema import Array, check_schema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -45,7 +46,7 @@ FORMAT = 3
 SHARES = .9, .95, .99  # of a row's weight
 KINDS = 'first', 'special', 'other'  # of tokens
 NUM_BINS = 41  # of distances on either side; the last begins at 2^39
-TEXTS = 'layers', 'patterns', 'fingerprint'  # fields that are saved as JSON
+TEXTS = {'layers': list, 'patterns': list, 'fingerprint': dict}  # fields that are saved as JSON
 OF_PATTERNS = 'pattern_share', 'pattern_error', 'pattern_edges'  # fields
 WINDOWS = tuple(f'SlidingWindow({2**power - 1}){sink}' for sink in ('', ' | GlobalTokens(1)')
                 for power in range(11))
@@ -64,6 +65,26 @@ CLUSTERS = tuple(f'{2**power} keys of 32 clusters{beside}'
                  for power in range(1, 8))
 CANDIDATES = {'windows': WINDOWS, 'strided': STRIDED, 'offsets': OWN_OFFSETS, 'keys': OWN_KEYS,
               'clusters': CLUSTERS, 'random': RANDOM}
+_TO_2_31, _SHARE, _COUNT = (0, 2**31 - 1), (-1e-3, 1.001), (-1e-3, 2.**31)  # sums are rounded
+OF_CLUSTERS = {'cluster_query': Array('f', ('heads', 'centroids', 'channels')),
+               'cluster_key': Array('f', ('heads', 'centroids', 'channels')),
+               'cluster_edges': Array('f', ('heads', 'pairs'), 0)}
+SCHEMA = {
+    'layers': [str], 'patterns': [str], 'fingerprint': {
+        'config': str, 'layers': range(2**31), 'heads': (None, range(2**31)), 'hash': str},
+    **dict.fromkeys(('head', 'channels'), Array('i', ('heads',), *_TO_2_31)),
+    'bounds': Array('i', ('bins',), 0, 2**40),
+    **dict.fromkeys(('before', 'after'), Array('f', ('heads', 'bins'), *_SHARE)),
+    'kinds': Array('f', ('heads', len(KINDS)), *_SHARE),
+    'edges': Array('f', ('heads', len(SHARES)), *_COUNT),
+    **dict.fromkeys(('keys', 'entropy', 'rank'), Array('f', ('heads',), *_COUNT)),
+    **dict.fromkeys(('same_edges', 'same_distances'), Array('f', ('heads',), *_SHARE, True)),
+    'pattern_share': Array('f', ('heads', 'patterns'), *_SHARE),
+    'pattern_error': Array('f', ('heads', 'patterns'), 0),
+    'pattern_edges': Array('f', ('heads', 'patterns'), *_COUNT),
+    'own_offsets': Array('i', ('heads', 'offsets'), -2**31, 2**31 - 1),
+    'clusters': Array('i', ('counts',), 1, 2**15),
+    'lengths': Array('i', ('inputs',), *_TO_2_31), **dict.fromkeys(OF_CLUSTERS, object)}
 MAX_LENGTHS = 8  # whose edges are kept, to compare those of the next input with
 
 
@@ -246,12 +267,13 @@ class Profile:
             with np.load(path, allow_pickle=False) as file:
                 if (version := file['format'].item()) != FORMAT:
                     raise ValueError(f'format {version}, not {FORMAT}; profile the model again')
-                values = {each.name: file[each.name] for each in fields(Profile)}
-            fingerprint = json_object(values.pop('fingerprint').item(), str(path))
-            layers, patterns = (tuple(json.loads(values.pop(name).item()))
-                                for name in ('layers', 'patterns'))
-            _check_shapes(values, len(patterns))
-            return Profile(layers=layers, patterns=patterns, fingerprint=fingerprint, **values)
+                values = {name: file[name] for name in file.files if name != 'format'}
+            for name, kind in TEXTS.items():
+                check_schema(values, {name: Array('U', ()), str: object}, 'its fields')
+                values[name] = kind(json_value(values[name].item(), name, kind))
+            _check_fields(values)
+            texts = {name: tuple(values[name]) for name in ('layers', 'patterns')}
+            return Profile(**values | texts)
         except Exception as error:  # damaged files raise anything
             raise ValueError(f"'path' must be a file that Profile.save wrote (got {str(path)!r}: "
                              f"{error})") from error
@@ -405,6 +427,7 @@ class _Watching(Attending):
             out[:, rows] = weight @ value
             total.add(**_sums_of(weight.double(), rows, is_special),
                       **_sums_along(self.patterns, own, weight, rows, value, out[:, rows]))
+        check_finite(total.rows, "in the attention of 'model'; check its weights and inputs")
         num_rows = len(one.slot)
         sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
         sums.longest = max(sums.longest, num_rows)
@@ -599,18 +622,19 @@ def _fingerprint(model: nn.Module) -> dict[str, Any]:
             'hash': hashlib.sha256(text.encode()).hexdigest()}
 
 
-def _check_shapes(values: Mapping[str, np.ndarray], num_patterns: int) -> None:
-    heads, bins = len(values['layer']), len(values['bounds'])
-    shapes = {'before': (heads, bins), 'after': (heads, bins), 'kinds': (heads, len(KINDS)),
-              'edges': (heads, len(SHARES)), **dict.fromkeys(
-                  ('head', 'keys', 'entropy', 'rank', 'same_edges', 'same_distances'), (heads,)),
-              **dict.fromkeys(OF_PATTERNS, (heads, num_patterns)),
-              'own_keys': (heads, *values['own_keys'].shape[-2:]),
-              'own_offsets': (heads, *values['own_offsets'].shape[-1:]),
-              **shapes_of_clusters(values, heads)}
-    for name, shape in shapes.items():
-        if values[name].shape != shape:
-            raise ValueError(f'{name} has shape {values[name].shape}, not {shape}')
+def _check_fields(values: Mapping[str, Any]) -> None:
+    """Raise a ValueError unless the fields of a file fit together as a :class:`Profile`."""
+    tokens = next(iter(np.shape(values.get('own_keys'))[1:]), 0)
+    schema = SCHEMA | {
+        'layer': Array('i', ('heads',), 0, len(values['layers']) - 1),
+        'own_keys': Array('i', ('heads', tokens, 'own keys'), -1, tokens - 1)}
+    check_schema(values, schema, 'its fields', {'patterns': len(values['patterns'])})
+    counts = values['clusters']
+    sizes = {'heads': len(values['layer']), 'channels': int(values['channels'].max(initial=0)),
+             'centroids': int(counts.sum()), 'pairs': int((counts**2).sum())}
+    check_schema({name: values[name] for name in OF_CLUSTERS}, OF_CLUSTERS, 'its fields', sizes)
+    for text in values['patterns']:
+        candidate(text)
 
 
 def _path(path: str | PathLike) -> Path:

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,11 +25,14 @@ from torch import Tensor, nn
 from graphattn import sources
 from graphattn._checks import check_kind
 from graphattn.hugging_face.attaching import attach, attends, forget, kept
+from graphattn.hugging_face.heads import check_head_numbers
 from graphattn.hugging_face.modules import attention_modules, heads_of, implementations
 from graphattn.hugging_face.state import check_unchanged
 from graphattn.sources import GraphSource
+from graphattn.utils.building import BoundedBuilding
 from graphattn.utils.files import check_folder
 from graphattn.utils.reading import read_json
+from graphattn.utils.schema import Between, check_schema
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,10 +40,18 @@ if TYPE_CHECKING:
 __all__ = ['load_attached', 'save_attached']
 
 FORMAT = 1
-# Entries of each layer in the manifest.
-KEYS = {'name', 'num_heads', 'heads', 'source', 'arguments', 'hops', 'teleport', 'backend',
-        'is_named', 'learn_teleport'}
 MANIFEST, GRAPHS, ADAPTER = 'graphs.json', 'graphs.safetensors', 'adapter_config.json'
+COUNT, SHARE = range(1, 2**31), Between(0, 1)
+LAYER = {'name': str, 'num_heads': (None, COUNT), 'heads': (None, [range(2**31)]),
+         'source': (None, str), 'arguments': (None, {str: object}), 'hops': (COUNT, 'inf'),
+         'teleport': (SHARE, [SHARE]), 'backend': str, 'is_named': bool, 'learn_teleport': bool}
+SCHEMA = {'format': FORMAT, 'model': str, 'layers': [LAYER], 'num_modules': COUNT,
+          'implementations': {str: object}, 'files': {str: range(2**63)}, 'hash': str}
+# transformers fetches and runs the code of implementations with '/' in their names.
+IMPLEMENTATIONS: dict = {'': (None, re.compile(r'(?!graphattn)[\w|]+'))}
+IMPLEMENTATIONS[str] = IMPLEMENTATIONS
+# PEFT imports the module that it calls 'megatron_core' if there is a 'megatron_config'.
+OF_ADAPTER = {'base_model_name_or_path': (None, str), 'megatron_config?': None, str: object}
 
 
 def save_attached(model: PreTrainedModel, folder: str | PathLike, **options: Any) -> None:
@@ -125,24 +137,21 @@ def load_attached(folder: str | PathLike, model: PreTrainedModel | None = None, 
     """
     folder = _path(folder)
     manifest = _read(folder)
-    built = [_built(folder, layer, classes) for layer in manifest['layers']]
+    kinds = [_kind(folder, layer, classes) for layer in manifest['layers']]
     tensors = _read_tensors(folder, manifest)
-    is_adapter = ADAPTER in manifest['files']
-    if model is None:
-        from transformers import PreTrainedModel
-        kind = _found(manifest['model'], 'transformers', PreTrainedModel, classes)
-        model = kind.from_pretrained(
-            _base_of_adapter(folder) if is_adapter else folder,
-            **{'attn_implementation': manifest['implementations'], **options})
+    is_adapter, is_given = ADAPTER in manifest['files'], model is not None
+    if not is_given:
+        model = _load_model(folder, manifest, is_adapter, classes, options)
     _check_same(folder, manifest, model)
     base = model
     if is_adapter:  # before it is attached, because PEFT would look for its own copies of sources
-        from peft import PeftModel
-        model = PeftModel.from_pretrained(model, folder)
+        model = _load_adapters(folder, model)
+    wrong = KeyError, TypeError, RuntimeError, *([] if is_given else [ValueError])
+    built = [_built(folder, *each, tensors) for each in zip(manifest['layers'], kinds)]
     try:
         for layer, source in zip(manifest['layers'], built):
             _attach(base, layer, source, tensors)
-    except (KeyError, TypeError, RuntimeError) as error:
+    except wrong as error:
         forget(base)
         raise _damaged(folder, error) from error
     return model
@@ -250,13 +259,10 @@ def _read(folder: Path) -> dict[str, Any]:
         raise ValueError(f"'folder' must have format {FORMAT} (got {manifest.get('format')!r} in "
                          f"{folder}); update graphattn, or save the folder again with the version "
                          f"that wrote it")
-    for key, kind in (('layers', list), ('files', dict), ('implementations', dict),
-                      ('model', str), ('num_modules', int)):
-        if not isinstance(manifest.get(key), kind):
-            raise _damaged(folder, f'{MANIFEST} has no {key!r}')
-    for layer in manifest['layers']:
-        if not isinstance(layer, dict) or not layer.keys() >= KEYS:
-            raise _damaged(folder, f'{MANIFEST} has layers without {", ".join(sorted(KEYS))}')
+    _check_fields(folder, manifest, SCHEMA, MANIFEST)
+    names = [layer['name'] for layer in manifest['layers']]
+    if len(set(names)) < len(names) or not {GRAPHS} <= manifest['files'].keys():
+        raise _damaged(folder, f"{MANIFEST} must have each layer once, and {GRAPHS} in 'files'")
     for name, size in manifest['files'].items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:
@@ -269,15 +275,30 @@ def _damaged(folder: Path, why: object) -> ValueError:
                       f"damaged: {' '.join(str(why).split())}); call save_attached again")
 
 
+def _check_fields(folder: Path, found: Any, schema: Any, name: str) -> None:
+    try:
+        check_schema(found, schema, name)
+    except ValueError as error:
+        raise _damaged(folder, error) from error
+
+
 def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
+    if _hash(folder / GRAPHS) != manifest['hash']:
+        raise _damaged(folder, f"{GRAPHS} has other content than 'hash' says")
+    return _loaded(folder, GRAPHS)
+
+
+def _loaded(folder: Path, name: str) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if _hash(folder / GRAPHS) != manifest.get('hash'):
-        raise _damaged(folder, f'{GRAPHS} has other content')
-    return load_file(folder / GRAPHS)
+    try:
+        return load_file(folder / name)
+    except (OSError, SafetensorError) as error:
+        raise _damaged(folder, f'{name}: {error}') from error
 
 
-def _found(name: str, package: str, kind: type, classes: Sequence[type]) -> type:
+def _found(folder: Path, name: str, package: str, kind: type, classes: Sequence[type]) -> type:
     """Return the class with the full name ``name``. It must be one of ``classes``, or a public
     subclass of ``kind`` in ``package``; otherwise a ``ValueError`` is raised, because files may be
     untrusted."""
@@ -286,33 +307,84 @@ def _found(name: str, package: str, kind: type, classes: Sequence[type]) -> type
             return given
     module, _, own = name.rpartition('.')
     if module.split('.')[0] != package:
-        raise ValueError(f"'classes' must contain {name}, because a file may only name classes of "
-                         f"graphattn or classes that you trust; pass classes=[...] with this class "
-                         f"if you trust it")
+        raise ValueError(f"'classes' must contain {name}, because the files in {folder} may only "
+                         f"name classes of graphattn or classes that you trust; pass classes=[...] "
+                         f"with this class if you trust it")
     public = sources if package == 'graphattn' else importlib.import_module(package)
     found = getattr(public, own, None)
     if not inspect.isclass(found) or not issubclass(found, kind):
-        raise ValueError(f"'folder' must name a public class of {package} (got {name}); update "
-                         f"{package}, or pass this class in 'classes'")
+        raise ValueError(f"'folder' must name a public class of {package} (got {name} in "
+                         f"{folder}); update {package}, or pass this class in 'classes'")
     return found
 
 
-def _built(folder: Path, layer: dict[str, Any], classes: Sequence[type]) -> GraphSource | None:
-    if layer['source'] is None:
+def _kind(folder: Path, layer: dict[str, Any], classes: Sequence[type]) -> type | None:
+    return layer['source'] and _found(folder, layer['source'], 'graphattn', GraphSource, classes)
+
+
+def _built(folder: Path, layer: dict[str, Any], kind: type | None,
+           tensors: dict[str, Tensor]) -> GraphSource | None:
+    if (kind is None) != (layer['arguments'] is None):
+        raise _damaged(folder, f"{layer['name']!r} must have 'source' and 'arguments', or neither")
+    if kind is None:
         return None
-    kind = _found(str(layer['source']), 'graphattn', GraphSource, classes)
     try:
-        return kind(**layer['arguments'])
-    except (TypeError, ValueError) as error:
+        with BoundedBuilding(tensors.values()):
+            return kind(**layer['arguments'])
+    except Exception as error:  # arguments of another type raise any error
+        raise _damaged(folder, f"'arguments' of {layer['name']!r}: {error}") from error
+
+
+def _load_model(folder: Path, manifest: dict[str, Any], is_adapter: bool, classes: Sequence[type],
+                options: dict[str, Any]) -> PreTrainedModel:
+    from transformers import PreTrainedModel
+
+    kind = _found(folder, manifest['model'], 'transformers', PreTrainedModel, classes)
+    if 'attn_implementation' not in options:
+        _check_fields(folder, manifest['implementations'], IMPLEMENTATIONS, "'implementations'")
+        options = {'attn_implementation': manifest['implementations'], **options}
+    path = _base_of_adapter(folder) if is_adapter else folder
+    try:
+        with BoundedBuilding(_weights(path)):
+            return kind.from_pretrained(path, **options)
+    except Exception as error:  # damaged files raise any error
+        raise ValueError(f"'folder' must be a folder that {kind.__name__}.from_pretrained can load "
+                         f"with these 'options' (got {path}: {' '.join(str(error).split())})"
+                         ) from error
+
+
+def _load_adapters(folder: Path, model: nn.Module) -> nn.Module:
+    from peft import PeftModel
+
+    _read_adapter(folder)
+    try:
+        with BoundedBuilding([*_weights(folder), *model.parameters()]):
+            return PeftModel.from_pretrained(model, folder)
+    except Exception as error:  # damaged files raise any error
         raise _damaged(folder, error) from error
 
 
-def _base_of_adapter(folder: Path) -> str:
-    path = read_json(folder / ADAPTER).get('base_model_name_or_path')
-    if not path:
-        raise ValueError(f"'model' must be given, because the adapters in {folder} do not name "
-                         f"their base model (got None); pass the base model")
-    return path
+def _weights(folder: Path) -> list[Tensor]:
+    """Return the tensors of all safetensors files in a folder, which are not read yet."""
+    return [tensor for path in sorted(folder.glob('*.safetensors'))
+            for tensor in _loaded(folder, path.name).values()]
+
+
+def _read_adapter(folder: Path) -> dict[str, Any]:
+    try:
+        config = read_json(folder / ADAPTER)
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, error) from error
+    _check_fields(folder, config, OF_ADAPTER, ADAPTER)
+    return config
+
+
+def _base_of_adapter(folder: Path) -> Path:
+    path = _read_adapter(folder)['base_model_name_or_path']
+    if not path or not Path(path).is_dir():  # a name of a hub would be fetched
+        raise ValueError(f"'model' must be given, because the adapters in {folder} do not name the "
+                         f"folder of their base model (got {path!r}); pass the base model")
+    return Path(path)
 
 
 def _check_same(folder: Path, manifest: dict[str, Any], model: nn.Module) -> None:
@@ -330,6 +402,11 @@ def _check_same(folder: Path, manifest: dict[str, Any], model: nn.Module) -> Non
             raise ValueError(f"'model' must have {layer['num_heads']} heads in {layer['name']!r}, "
                              f"like the model saved in {folder} (got {heads}); pass a model of "
                              f"this size")
+        if layer['heads'] is not None:
+            try:
+                check_head_numbers(layer['heads'], layer['name'], modules[layer['name']])
+            except ValueError as error:
+                raise _damaged(folder, error) from error
 
 
 def _attach(model: nn.Module, layer: dict[str, Any], source: GraphSource | None,

@@ -17,6 +17,10 @@ from graphattn.patterns.base import RowPattern
 from graphattn.patterns.layouts import diagonals, grid, positions
 from graphattn.utils.files import write_whole
 from graphattn.utils.reading import check_arrays
+from graphattn.utils.schema import Array, check_schema
+
+SCHEMA = {'layout': Array('U', ()), 'size': Array('i', ()), 'border': Array('b', ()),
+          'values': object}
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,12 +167,16 @@ def load_masks(path: str | PathLike) -> tuple[Mask, ...]:
     try:
         check_arrays(path)
         with np.load(path, allow_pickle=False) as file:
-            name, size, border = (file[part].item() for part in ('layout', 'size', 'border'))
-            layout, values = LAYOUTS[name](size, border), torch.from_numpy(file['values'])
-        if values.dim() != 2 or values.size(0) == 0:
-            raise ValueError(f"'values' must have shape [heads, {layout.num_values}] (got shape "
-                             f"{tuple(values.shape)})")
-        return tuple(Mask(layout, head) for head in values)
+            fields = {name: file[name] for name in file.files}
+        check_schema(fields, SCHEMA, 'its fields')
+        name, size, border = (fields[part].item() for part in ('layout', 'size', 'border'))
+        check_schema(name, tuple(LAYOUTS), "'layout'")
+        layout = LAYOUTS[name](size, border)
+        values = Array('b', ('heads', layout.num_values))
+        check_schema({'values': fields['values']}, {'values': values}, 'its fields')
+        if not len(fields['values']):
+            raise ValueError("'values' must have at least one head (got none)")
+        return tuple(Mask(layout, torch.from_numpy(head)) for head in fields['values'])
     except Exception as error:  # damaged files raise anything
         raise ValueError(f"'path' must be a file that save_masks wrote (got {str(path)!r}: "
                          f"{error})") from error

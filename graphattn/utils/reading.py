@@ -9,6 +9,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Iterator
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,8 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 __all__ = ['MAX_LINE_LENGTH', 'check_aliases', 'check_arrays', 'check_unpacked', 'filled_lines',
-           'json_object', 'json_value', 'read_bytes', 'read_json', 'read_lines', 'read_text',
-           'read_yaml']
+           'json_object', 'json_value', 'load_tensors', 'read_array', 'read_bytes', 'read_json',
+           'read_lines', 'read_start', 'read_text', 'read_yaml']
 
 MAX_LINE_LENGTH = 2**24  # bytes
 MAX_TEXT = 2**26  # bytes of a file that is read at once
@@ -95,6 +96,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TEXT) -> bytes:
     content = bytearray()
     try:
         with _opened(path) as file:  # read(n) would allocate all bytes
+            max_bytes = min(max_bytes, MAX_LINE_LENGTH + EXPANSION * path.stat().st_size)
             while len(content) <= max_bytes and (block := file.read(BLOCK)):
                 content += block
     except (EOFError, zlib.error) as error:
@@ -103,6 +105,12 @@ def read_bytes(path: Path, max_bytes: int = MAX_TEXT) -> bytes:
         raise ValueError(f"{path}: larger than {max_bytes:,} bytes; split the file, or pass a "
                          f"smaller file")
     return bytes(content)
+
+
+def read_start(path: Path, num_bytes: int) -> bytes:
+    """Return the first bytes of a file, decompressed if its name ends in ``.gz``."""
+    with _opened(path) as file:
+        return file.read(num_bytes)
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -224,12 +232,39 @@ def check_arrays(path: Path) -> None:
                                  f'{info.file_size:,} bytes')
 
 
+def read_array(path: Path) -> np.ndarray:
+    """Read an ``.npy`` file whose header may declare more bytes than the file has.
+
+    Raises:
+        OSError, ValueError: The file cannot be read, or is damaged.
+    """
+    return np.array(np.load(path, mmap_mode='r', allow_pickle=False))
+
+
 def check_unpacked(archive: zipfile.ZipFile, max_bytes: int) -> None:
     """Raise a ValueError if the files of an archive have more than ``max_bytes`` bytes when
     decompressed."""
     size = sum(info.file_size for info in archive.infolist())
     if size > max_bytes:
         raise ValueError(f'{size:,} bytes when decompressed (at most {max_bytes:,} are read)')
+
+
+def load_tensors(file: Path | BytesIO) -> Any:
+    """Return the content of a file of ``torch.save``, on the CPU, without running pickled code.
+
+    Raises:
+        Exception: The file is damaged, which raises many types of errors, or larger than it is when
+            decompressed, which ``torch.save`` never writes.
+    """
+    import torch
+
+    if zipfile.is_zipfile(file):
+        size = file.stat().st_size if isinstance(file, Path) else len(file.getbuffer())
+        with zipfile.ZipFile(file) as archive:
+            check_unpacked(archive, max_bytes=size)
+    if not isinstance(file, Path):
+        file.seek(0)
+    return torch.load(file, weights_only=True, map_location='cpu')
 
 
 def _decoded(content: bytes, encoding: str, where: str) -> str:

@@ -103,7 +103,7 @@ def interrupt():
 
 @pytest.mark.parametrize('imports, status, said', [
     (lambda: __import__('no_such_package'), 2, "error: No module named 'no_such_package'"),
-    (interrupt, 130, 'interrupted\n')])
+    (interrupt, 130, 'interrupted; run the same')])
 def test_an_end_while_a_command_is_imported_is_one_line(imports, status, said, monkeypatch, capsys):
     monkeypatch.setattr(sys, 'argv', ['graphattn'])
     monkeypatch.setattr(cli, '_execute', lambda _: imports())

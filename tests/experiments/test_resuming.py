@@ -2,8 +2,6 @@
 
 import atexit
 import csv
-import json
-import math
 import os
 import shutil
 import signal
@@ -19,9 +17,10 @@ import torch
 from experiments import load_run, train
 from experiments.papers.study import Study
 from experiments.runs.checkpoints import BEST, LAST, PREVIOUS
-from experiments.runs.command import Ended, run_or_exit
+from experiments.runs.command import run_or_exit
 from experiments.runs.run_folder import RunFolder
 from experiments.runs.summary import read_summary
+from experiments.signals import Ended
 from experiments.train import best_is
 from tests.experiments.callbacks import SENT
 from tests.experiments.own_files import write_tokens
@@ -223,14 +222,11 @@ def test_the_csv_of_a_resumed_run_leaves_that_before_it(tmp_path):
     assert (tmp_path / 'csv/version_0/metrics.csv').exists()
 
 
-def test_a_metric_that_is_no_number_is_told_as_such(tmp_path):
-    fit(tmp_path, *FULL, '--trainer.max_epochs=1', '--seed_everything=3', '--seeds=2',
-        f'{CALLBACK}LoseNumbers')
-    text = (tmp_path / 'seed3/summary.json').read_text()
-    assert json.loads(text, parse_constant=pytest.fail)['loss'] is None
-    assert math.isnan(read_summary(tmp_path / 'seed3')['loss'])
-    rows = {row['seed']: row for row in csv.DictReader((tmp_path / 'seeds.csv').open())}
-    assert rows['mean']['loss'] == rows['standard deviation']['loss'] == 'nan'
+def test_a_test_of_weights_that_are_no_numbers_writes_no_results(tmp_path):
+    with pytest.raises(ValueError, match='outputs of the model must be numbers'):
+        fit(tmp_path, *FULL, '--trainer.max_epochs=1', '--seed_everything=3', '--seeds=2',
+            f'{CALLBACK}LoseNumbers')
+    assert not list(tmp_path.rglob('summary.json')) and not (tmp_path / 'seeds.csv').exists()
 
 
 @pytest.mark.parametrize('options, words', [
@@ -313,8 +309,9 @@ def test_an_interrupted_training_says_how_to_go_on(tmp_path, capsys):
     last = tmp_path / 'checkpoints' / LAST
     run = RunFolder()
     run.on_fit_start(trainer, None)
-    said = f'; the same command resumes from {last}\n'
-    for name, expected in ((None, ', before the first'), (PREVIOUS, said), (LAST, said)):
+    for name in None, PREVIOUS, LAST:
+        expected = ', before the first' if name is None else (
+            f'; the same command resumes from {last.with_name(name)}\n')
         if name is not None:
             last.parent.mkdir(exist_ok=True)
             last.with_name(name).touch()
@@ -374,3 +371,17 @@ def test_a_cycle_of_another_length_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'trainer.max_epochs' and .* 3 steps, .*got 6"):
         resume(tmp_path, '--model.decay=one-cycle', '--trainer.max_epochs=2')
     assert before == {path: path.read_bytes() for path in tmp_path.rglob('*.*') if path.is_file()}
+
+
+def test_a_finished_run_names_only_a_checkpoint_that_exists(tmp_path, capsys):
+    folder, other = tmp_path / 'run', tmp_path / 'other' / 'checkpoints' / LAST
+    fit(folder, '--trainer.max_epochs=1')
+    shutil.copytree(folder, tmp_path / 'other')
+    for is_there in True, False:
+        capsys.readouterr()
+        fit(folder, '--trainer.max_epochs=1')
+        assert ('checkpoints/last.ckpt' in capsys.readouterr().err) == is_there
+        with pytest.raises(ValueError, match='must not contain another run') as raised:
+            fit(folder, '--trainer.max_epochs=1', '--ckpt_path', str(other))
+        assert (str(folder / 'checkpoints') in str(raised.value)) == is_there
+        shutil.rmtree(folder / 'checkpoints', ignore_errors=True)

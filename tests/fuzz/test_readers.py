@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import math
 import resource
 import shutil
 import struct
@@ -44,9 +46,14 @@ from experiments.data.text.text_table import TextTable
 from experiments.data.text.tokenizer import load_tokenizer, train_tokenizer
 from experiments.data.text_pairs import read_pairs
 from experiments.data.token_arrays import TokenArrays
+from experiments.runs.checkpoints import write_checkpoint
+from experiments.runs.load_run import load_run
+from experiments.runs.summary import read_summary, write_summary
+from graphattn.graphs.pair_layout import SymmetricLayout
+from graphattn.hugging_face import Profile, attach, load_attached, profile, save_attached
 from graphattn.models import Encoder, SequenceClassifier
-from graphattn.patterns import SlidingWindow
-from graphattn.sources import BlockModelSource
+from graphattn.patterns import Mask, SlidingWindow, load_masks, save_masks
+from graphattn.sources import BlockModelSource, LearnedMaskSource
 from tests.fuzz.budget import cases
 
 MAX_BYTES = 2**30  # that a reader may take for a file of a few kilobytes
@@ -204,6 +211,53 @@ def write_tokens(folder: Path) -> None:
     np.save(folder / 'ids_label.npy', np.array(['a', 'b']))
 
 
+def new_bert() -> object:
+    from transformers import BertConfig, BertModel
+
+    return BertModel(BertConfig(vocab_size=10, hidden_size=8, num_hidden_layers=1,
+                                num_attention_heads=2, intermediate_size=8,
+                                max_position_embeddings=16))
+
+
+def write_attached(folder: Path) -> None:
+    source = LearnedMaskSource(2, 8)
+    save_attached(attach(new_bert(), source, hops=2, teleport=.5), folder)
+
+
+def write_profile(folder: Path) -> None:
+    measured = profile(new_bert(), [torch.randint(10, (4, 12))], patterns=[
+        'SlidingWindow(1)', '2 own keys', '2 own offsets', '2 keys of 3 clusters'])
+    measured.save(folder / 'profile.npz')
+
+
+def read_profile(folder: Path) -> object:
+    measured = Profile.load(folder / 'profile.npz')
+    return measured.as_table(), repr(measured), [measured.pattern(row, number) for row in range(
+        len(measured.layer)) for number in range(len(measured.patterns))]
+
+
+def whole_run(folder: Path) -> object:
+    return load_run(folder).config
+
+
+def write_whole_run(folder: Path) -> None:
+    write_run(folder)
+    config = yaml.safe_load((folder / 'config.yaml').read_text())
+    config['model']['class_path'] = 'experiments.modules.Classification'
+    (folder / 'config.yaml').write_text(yaml.safe_dump(
+        {'seed_everything': 1, 'select_on': None, 'trainer': {'max_epochs': 1}, **config}))
+    saved = torch.load(folder / 'checkpoints' / 'last.ckpt')
+    write_checkpoint({**saved, 'epoch': 1, 'global_step': 2, 'callbacks': {'RunFolder': {
+        'history': [{'epoch': 1}], 'seconds': 1., 'evaluated': {}, 'identity': {
+            'options': {'seed_everything': 1}, 'inputs': {}}}}}, folder / 'checkpoints/last.ckpt')
+
+
+def write_summaries(folder: Path) -> None:
+    write_summary(folder, {'accuracy': .5, 'loss': math.nan, 'density': {'layer 0': .5},
+                           'heads_without_edges': ['a'], 'epochs': 1, 'seconds': 1.,
+                           'versions': {'torch': '2'}, 'inputs': {'data.path': 'f0'}})
+
+
 def part_of(reader: Reader, name: str) -> Reader:
     return reader._replace(file=name)
 
@@ -211,6 +265,8 @@ def part_of(reader: Reader, name: str) -> Reader:
 CACHED = Reader('encoded/train/layout.json', write_cached, cached)
 ARTICLES = Reader('articles.xml', write_articles, articles)
 PACKAGES = Reader('documents.json', write_package_docs, package_docs)
+ATTACHED = Reader('graphs.json', write_attached, load_attached)
+WHOLE_RUN = Reader('config.yaml', write_whole_run, whole_run)
 IMAGES = Reader('images/dark/0.png', write_images, images)
 TOKENS = Reader('ids.npy', write_tokens, tokens)
 TABLE = 'text,label\n' + ''.join(f'"{text}",{i % 2}\n' for i, text in enumerate(TEXT))
@@ -239,6 +295,7 @@ READERS = {
         folder / 'graph.npy', SlidingWindow(2).build(12).to_mask().numpy()), graph),
     'npz, dense': Reader('graph.npz', lambda folder: np.savez(
         folder / 'graph.npz', SlidingWindow(2).build(12).to_mask().numpy()), graph),
+    'gml, packed': graph_file('graph.gml.gz', 'graph [\n node [ id 0 ]\n]\n'),
     'gexf': Reader('graph.gexf', lambda folder: nx.write_gexf(
         nx.cycle_graph(5, nx.DiGraph), folder / 'graph.gexf'), graph),
     'edges, named': graph_file('graph.csv.gz', 'source,target,weight\n"a, b",c,1\nc,d,0.5\n'),
@@ -258,6 +315,16 @@ READERS = {
     'sparse6': graph_file('graph.s6', '>>sparse6<<:An\n'),
     'run, config': RUN,
     'run, checkpoint': part_of(RUN, 'checkpoints/last.ckpt'),
+    'manifest': ATTACHED,
+    'parameters of sources': part_of(ATTACHED, 'graphs.safetensors'),
+    'config of a model': part_of(ATTACHED, 'config.json'),
+    'profile': Reader('profile.npz', write_profile, read_profile),
+    'masks': Reader('masks.npz', lambda folder: save_masks(folder / 'masks.npz', [Mask(
+        SymmetricLayout(4, True), torch.arange(SymmetricLayout(4, True).num_values) % 2 == 0)]),
+        lambda folder: load_masks(folder / 'masks.npz')),
+    'a whole run, config': WHOLE_RUN,
+    'a whole run, checkpoint': part_of(WHOLE_RUN, 'checkpoints/last.ckpt'),
+    'summary': Reader('summary.json', write_summaries, lambda folder: read_summary(folder)['loss']),
     'JSON lines': text_file('reviews.json', REVIEW, reviews),
     'JSON lines, packed': text_file('reviews.json.gz', REVIEW, reviews),
     'XML': ARTICLES,
@@ -442,6 +509,13 @@ ATTACKS = {
     'many vertices of DIMACS': ('DIMACS', lambda: b'p edge 999999999 1\ne 1 2\n'),
     'many rows': ('Matrix Market', lambda: MATRIX_MARKET + b'999999999 3 1\n1 1 1\n'),
     'many entries': ('Matrix Market', lambda: MATRIX_MARKET + b'3 3 999999999\n1 1 1\n'),
+    'many nodes of sparse6': ('sparse6', lambda: b':~~~~~~~~~~'),
+    'fewer nodes of sparse6': ('sparse6', lambda: b':~~?@????'),
+    'vertices without lines': ('Pajek', lambda: b'*Vertices 16000000\n*Arcs\n1 2\n'),
+    'a packed GML': ('gml, packed', lambda: gzip.compress(b'graph [' + b' ' * 2**27 + b']')),
+    'a tensor without bytes': ('a whole run, checkpoint', lambda: of_checkpoint(
+        {'x': torch.zeros(1).expand(10**12)})),
+    'an array without bytes': ('cache, counts.npy', lambda: head_of_array((10**12,))),
     'many nodes of graph6': ('graph6', lambda: b'~~?~????'),
     'a dense matrix': ('Matrix Market', lambda: b'%%MatrixMarket matrix array real general\n'
                                                 b'9999999 9999999\n1\n'),
@@ -457,12 +531,57 @@ ATTACKS = {
     'aliases': ('run, config', lambda: ALIASES.encode()),
     'an alias of itself': ('run, config', lambda: b'model: &a [*a]\ndata: 1'),
     'nested YAML': ('run, config', lambda: b'[' * 10**4),
+    'layers without end': ('a whole run, config', lambda: sized(num_layers=10**9)),
+    'layers without tensors': ('a whole run, config', lambda: sized(num_layers=50_000, channels=2)),
+    'a wide model': ('a whole run, config', lambda: sized(channels=10**7)),
+    'a wide table': ('run, config', lambda: sized(max_length=10**12)),
+    'a mask of all memory': ('manifest', lambda: changed_manifest(arguments={
+        'heads': 2, 'size': 10**6})),
+    'layers of a manifest': ('manifest', lambda: changed_manifest(50_000)),
+    'a kernel of a hub': ('manifest', lambda: changed_manifest(implementations={
+        '': 'some-org/some-kernel'})),
+    'no such head': ('manifest', lambda: changed_manifest(heads=[99])),
     'entities': ('XML', lambda: b'<!DOCTYPE a [<!ENTITY b "c">]><articles>&b;</articles>'),
     'abbreviations': ('text', lambda: b'A e.g. ' * 2**17),
     'gaps in the ids': ('tokenizer.json', lambda: vocabulary({'far': 2**30})),
     'two words of one id': ('tokenizer.json', lambda: vocabulary({'near': 1})),
     'no unknown word': ('tokenizer.json', lambda: vocabulary({}, unk_token='[NONE]')),
 }
+
+
+def written(name: str) -> str:
+    reader = READERS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        reader.write(Path(folder))
+        return (Path(folder) / reader.file).read_text()
+
+
+def sized(**sizes: int) -> bytes:
+    """The config of a run whose encoder has other sizes."""
+    config = yaml.safe_load(written('a whole run, config'))
+    config['model']['init_args']['model']['init_args']['encoder']['init_args'] |= sizes
+    return yaml.safe_dump(config).encode()
+
+
+def of_checkpoint(state: dict[str, torch.Tensor]) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        write_checkpoint({'state_dict': state}, Path(folder) / 'last.ckpt')
+        return (Path(folder) / 'last.ckpt').read_bytes()
+
+
+def head_of_array(shape: tuple[int, ...]) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {'descr': '<i8', 'fortran_order': False,
+                                                'shape': shape})
+    return file.getvalue()
+
+
+def changed_manifest(times: int = 1, **entries: object) -> bytes:
+    manifest = json.loads(written('manifest'))
+    top = {name: entries.pop(name) for name in list(entries) if name in manifest}
+    layers = [{**layer, **entries, 'name': f"{layer['name']}{number or ''}"}
+              for layer in manifest['layers'] for number in range(times)]
+    return json.dumps({**manifest, 'layers': layers, **top}).encode()
 
 
 def vocabulary(words: dict[str, int], **options: object) -> bytes:

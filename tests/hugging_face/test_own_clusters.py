@@ -193,5 +193,5 @@ def test_a_profile_whose_clusters_have_other_shapes_is_refused(tmp_path):
     assert found.cluster_edges.shape == (8, 9 + 36)
     vars(found)['cluster_key'] = found.cluster_key[:, 1:]
     found.save(tmp_path / 'profile.npz')
-    with pytest.raises(ValueError, match='cluster_key has shape'):
+    with pytest.raises(ValueError, match="'cluster_key' must be an array of shape"):
         Profile.load(tmp_path / 'profile.npz')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -148,14 +149,55 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-50])
 
 
+def deepen(folder):
+    config = json.loads((folder / 'config.json').read_text())
+    (folder / 'config.json').write_text(json.dumps(config | {'num_hidden_layers': 50_000}))
+    manifest = json.loads((folder / MANIFEST).read_text())
+    edit(folder, files=manifest['files'] | {
+        'config.json': (folder / 'config.json').stat().st_size})
+
+
+def enlarge(folder):
+    """Let the header of the parameters ask for 4 TB."""
+    header = json.dumps({'x': {'dtype': 'F32', 'shape': [10**12], 'data_offsets': [0, 4 * 10**12]}})
+    content = len(header).to_bytes(8, 'little') + header.encode()
+    (folder / GRAPHS).write_bytes(content)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    edit(folder, hash=hashlib.sha256(content).hexdigest(),
+         files=manifest['files'] | {GRAPHS: len(content)})
+
+
+def adapt(folder, **entries):
+    (folder / 'adapter_config.json').write_text(json.dumps(entries))
+    manifest = json.loads((folder / MANIFEST).read_text())
+    edit(folder, files=manifest['files'] | {
+        'adapter_config.json': (folder / 'adapter_config.json').stat().st_size})
+
+
 DAMAGE = {
+    'a deep model': (deepen, 'sizes in the config need far more tensors'),
+    'a large header': (enlarge, f'damaged: {GRAPHS}:'),
+    'a kernel of a hub': (lambda folder: edit(folder, implementations={'': 'some-org/kernel'}),
+                          "'implementations': expected None or a text .*got 'some-org/kernel'"),
+    'an implementation of ours': (lambda folder: edit(folder, implementations={'': 'graphattn'}),
+                                  "'implementations': expected .*got 'graphattn'"),
+    'a large mask': (lambda folder: edit_layer(folder, arguments={'heads': 4, 'size': 10**6}),
+                     'damaged: .*size'),
+    'a head too many': (lambda folder: edit_layer(folder, heads=[99]), "damaged: 'heads' must"),
+    'half a head': (lambda folder: edit_layer(folder, heads=[.5]),
+                    r"damaged: .*'layers\[0\].heads\[0\]' must be an integer"),
+    'a base on a hub': (lambda folder: adapt(folder, base_model_name_or_path='some-org/model'),
+                        "'model' must be given.*got 'some-org/model'"),
+    'no base': (lambda folder: adapt(folder), "damaged: .*'base_model_name_or_path' is missing"),
+    'a module to import': (lambda folder: adapt(
+        folder, base_model_name_or_path=None, megatron_config={}), "damaged: .*'megatron_config'"),
     'no manifest': (lambda folder: (folder / MANIFEST).unlink(),
                     f"has written completely .* without {MANIFEST}"),
     'half a manifest': (lambda folder: cut(folder / MANIFEST), 'damaged: .* not JSON'),
     'a list': (lambda folder: (folder / MANIFEST).write_text('[]'), 'damaged'),
     'another version': (lambda folder: edit(folder, format=9),
                         r"'folder' must.*format 1 \(got 9.*update graphattn"),
-    'no layers': (lambda folder: edit(folder, layers=None), "damaged: .* no 'layers'"),
+    'no layers': (lambda folder: edit(folder, layers=None), "damaged: .*'layers' must be a list"),
     'an empty layer': (lambda folder: edit(folder, layers=[{}]), 'damaged'),
     'no layer': (lambda folder: edit(folder, layers=[3]), 'damaged'),
     'half of the weights': (lambda folder: cut(folder / 'model.safetensors'),
@@ -164,7 +206,7 @@ DAMAGE = {
     'another mask': (lambda folder: flip(folder / GRAPHS), f'damaged: {GRAPHS} has other content'),
     'a strange argument': (lambda folder: edit_layer(folder, arguments={'sizes': 3}), 'damaged'),
     'a strange value': (lambda folder: edit_layer(folder, arguments={'heads': 4, 'size': -1}),
-                        "damaged: 'size' must"),
+                        "damaged: 'arguments' of 'enc.*: 'size' must"),
     'another class': (lambda folder: edit_layer(folder, source='subprocess.Popen'),
                       "'classes' must.*subprocess.Popen"),
     'a private class': (lambda folder: edit_layer(folder, source='graphattn.sources.os.system'),

@@ -57,6 +57,7 @@ from experiments.runs.command_line import run_function
 from experiments.runs.tables import report
 from graphattn.utils.files import write_whole
 from graphattn.utils.reading import read_json
+from graphattn.utils.schema import check_schema
 
 LENGTHS = {'ListOps': 2048, 'Text': 3072, 'Retrieval': 4096, 'Image': 1024, 'Pathfinder': 1024}
 # Further lengths: those of the data, where models are longer, and those of the benchmark, where the
@@ -125,7 +126,8 @@ def measured_once(study: Study, n: int) -> list[dict]:
     path = study.folder / 'measured' / f'{n}.json'
     if path.exists():
         kept = read_json(path)
-        if kept.get('asked') == asked:
+        check_schema(kept, {'asked': dict, 'rows': [{str: (None, float, str)}]}, str(path))
+        if kept['asked'] == asked:
             return kept['rows']
     rows = measure(cases, ROUNDS[study.scale])
     text = json.dumps({'asked': asked, 'rows': rows}, indent=1) + '\n'

@@ -21,9 +21,8 @@ from experiments.papers.sparsebert.text_runs import TextRuns, text_study
 from experiments.papers.study import ScaleName
 from experiments.runs.command_line import run_function
 from experiments.runs.config_file import laid_over
-from experiments.runs.summary import read_summary
+from experiments.runs.summary import read_results, read_summary
 from graphattn.patterns import Full
-from graphattn.utils.reading import read_json
 
 CONFIGS = Path(__file__).parent / 'configs'
 FULL, WINDOW, SAMPLED = 'full', 'window', 'sampled + window'
@@ -80,7 +79,7 @@ def window_of(runs: TextRuns) -> str:
 
 
 def _report(run: Path) -> dict[str, float]:
-    return read_json(run / 'dev.json')[LAST]
+    return read_results(run / 'dev.json')[LAST]
 
 
 def _rows(task: str, attention: str, reports: list[dict], is_glue: bool) -> list[dict]:

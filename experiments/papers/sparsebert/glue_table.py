@@ -21,10 +21,9 @@ from typing import NoReturn
 from experiments.data.text.glue_files import TASKS
 from experiments.modules.fine_tuning import BEST, LAST
 from experiments.runs.command import run_or_exit
-from experiments.runs.summary import with_nan
+from experiments.runs.summary import read_results
 from experiments.runs.tables import report
 from graphattn.utils.files import check_folder
-from graphattn.utils.reading import read_json
 
 # SparseBERT's Tables 1 and 3 average these nine columns, so MNLI counts twice.
 COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
@@ -117,7 +116,7 @@ def table(folder: Path) -> list[dict]:
 
 
 def _row(folder: Path, epoch: str) -> dict[str, float]:
-    reports = {path.parent.name: with_nan(read_json(path)) for path in folder.glob('*/dev.json')}
+    reports = {path.parent.name: read_results(path) for path in folder.glob('*/dev.json')}
     return {column: 100 * reports[task][epoch][metric]
             for column, (task, metric) in COLUMNS.items() if task in reports}
 

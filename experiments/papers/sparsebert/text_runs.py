@@ -20,8 +20,8 @@ from experiments.papers.runs import SOURCE, at_scale, chosen, config_options, pa
 from experiments.papers.sparsebert.glue_table import COLUMNS
 from experiments.papers.study import ScaleName, Study
 from experiments.runs.config_file import laid_over
+from experiments.runs.summary import read_results
 from graphattn.patterns import Fixed, LogSparse, Pattern, Star, Strided, get
-from graphattn.utils.reading import read_json
 
 CONFIGS = Path(__file__).parent / 'configs'
 # Parameters with which SparseBERT's six masks have the printed sparsity at 128 tokens. Only
@@ -166,7 +166,7 @@ class TextRuns:
 def scores(run: Path) -> dict[str, float]:
     """Return the metrics of a fine-tuning after its last epoch that the papers report, in per cent,
     as columns of a table."""
-    report = read_json(run / 'dev.json')
+    report = read_results(run / 'dev.json')
     return {column: 100 * report[LAST][metric] for column, (task, metric) in COLUMNS.items()
             if task == report['task']}
 

@@ -31,7 +31,8 @@ from experiments.benchmarks.measure import (
     peak_bytes,
     run_benchmark,
 )
-from experiments.runs.command import INTERRUPTED, run_or_exit
+from experiments.runs.command import run_or_exit
+from experiments.signals import GO_ON, INTERRUPTED
 from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.patterns import Full, RandomKeys
 from graphattn.sources import BlockModelSource, PatternSource
@@ -142,7 +143,7 @@ def test_an_interrupt_ends_what_is_measured_elsewhere():
         run_or_exit(lambda: elsewhere(time.sleep, 60, start='spawn'))
 
     process, = forked(work)
-    assert process.returncode == INTERRUPTED and process.stderr == 'interrupted\n'
+    assert (process.returncode, process.stderr) == (INTERRUPTED, f'interrupted; {GO_ON}\n')
 
 
 def test_on_a_gpu_events_tell_the_time_and_the_allocator_the_peak(monkeypatch):

@@ -1,5 +1,10 @@
 """Checkpoints: what of them survives damage, links and saving over and over."""
 
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -12,10 +17,12 @@ from experiments.runs.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
+from experiments.runs.finite import StayFinite
+from experiments.runs.run_folder import RunFolder
 
 
 def state(step):
-    return {**dict.fromkeys(TRAINING_STATE, {}), 'global_step': step,
+    return {**dict.fromkeys(TRAINING_STATE, {}), 'epoch': 0, 'global_step': step,
             'state_dict': {'weight': torch.full((3,), float(step)), 'bias': torch.ones(2)}}
 
 
@@ -106,10 +113,54 @@ def test_the_newest_good_one(damage, tmp_path, capsys):
 def test_nothing_is_left_of_what_cannot_be_written(tmp_path):
     save(tmp_path, 1)
     (tmp_path / 'folder' / LAST).mkdir(parents=True)
-    with pytest.raises(OSError, match=f"earlier checkpoints are kept: .*{LAST}'"):
+    with pytest.raises(OSError, match=f"no checkpoint was written before: .*{LAST}'"):
         save(tmp_path / 'folder', 2)
     (tmp_path / 'folder' / LAST).rmdir()
     (tmp_path / 'folder').rmdir()
     with pytest.raises(ValueError):  # what cannot be read again
         DurableCheckpoints().save_checkpoint({**state(2), 'callbacks': object}, tmp_path / LAST)
     assert steps(tmp_path) == {LAST: 1}
+
+
+def full_disk(trainer, monkeypatch):
+    def fail(*_):
+        raise OSError(28, 'No space left on device')
+    monkeypatch.setattr('experiments.runs.checkpoints.write_checkpoint', fail)
+    with pytest.raises(OSError) as raised:
+        save(Path(trainer.default_root_dir) / 'checkpoints', 3)
+    return raised.value.strerror  # the path after it is of the file that was not written
+
+
+def loss_that_is_not_finite(trainer, _):
+    with pytest.raises(ValueError) as raised:
+        StayFinite().on_train_batch_end(trainer, None, {'loss': torch.tensor(math.nan)})
+    return str(raised.value)
+
+
+def weights_that_are_not_finite(trainer, _):
+    with pytest.raises(ValueError) as raised:
+        StayFinite().on_save_checkpoint(trainer, None, {'state_dict': {'w': torch.tensor([1e999])}})
+    return str(raised.value)
+
+
+def interrupt(trainer, _, capsys):
+    run = RunFolder()
+    run.on_fit_start(trainer, None)
+    run.on_exception(trainer, None, KeyboardInterrupt())
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize('kept', [(), (PREVIOUS,), (LAST, PREVIOUS)])
+@pytest.mark.parametrize('end', [full_disk, loss_that_is_not_finite, weights_that_are_not_finite,
+                                 interrupt])
+def test_a_message_names_the_newest_checkpoint_that_exists(end, kept, tmp_path, monkeypatch,
+                                                           capsys):
+    folder = tmp_path / 'checkpoints'
+    if kept:
+        folder.mkdir()
+        for name in kept:
+            write_checkpoint(state(1), folder / name)
+    trainer = SimpleNamespace(default_root_dir=str(tmp_path), global_step=3, is_global_zero=True)
+    said = end(trainer, monkeypatch, *[capsys] * (end is interrupt))
+    assert re.findall(r'\S+\.ckpt', said) == [str(folder / name) for name in kept[:1]]
+    assert 'kept' not in said or kept

@@ -10,7 +10,7 @@ def fail(error):
 @pytest.mark.parametrize('command, status, said', [
     (lambda: fail(ValueError("'size' must be positive (got 0)")), 2,
      "error: 'size' must be positive (got 0)\n"),
-    (lambda: fail(KeyboardInterrupt), 130, 'interrupted\n'),  # as shells have it
+    (lambda: fail(KeyboardInterrupt), 130, 'interrupted; run the same'),  # as shells have it
     (lambda: __import__('no_such_package'), 2,
      "error: No module named 'no_such_package'; pip install")])
 def test_an_error_is_one_line_and_a_status(command, status, said, capsys):

@@ -62,7 +62,7 @@ def test_a_config_that_is_not_whole_is_refused(run, name):
     options = yaml.safe_load(text)
     del options[name]
     config.write_text(yaml.safe_dump(options))
-    problem = f"{run}: config.yaml must contain '{name}'"
+    problem = f"{config}: field '{name}' is missing"
     with pytest.raises(ValueError, match=problem):
         load_run(run)
     config.write_text(text)

@@ -1,0 +1,52 @@
+"""A bound on what a config from a file can build: about as much as the weights beside it hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+__all__ = ['BoundedBuilding']
+
+# Limits of the calls of torch's functions and of the bytes of new tensors: a constant, and a
+# multiple of the tensors and the bytes of the weights. Initial values take further calls.
+CALLS, CALLS_PER_TENSOR = 50_000, 1000
+BYTES, BYTES_PER_BYTE = 2**28, 16
+_NEW = {torch.arange, torch.empty, torch.empty_like, torch.eye, torch.full, torch.linspace,
+        torch.normal, torch.ones, torch.ones_like, torch.rand, torch.randint, torch.randn,
+        torch.randperm, torch.zeros, torch.zeros_like}
+
+
+class BoundedBuilding(TorchFunctionMode):
+    """Context in which modules are built for the weights of a file. Sizes in a config that need far
+    more tensors or bytes than the weights raise an error, before memory is taken.
+
+    Args:
+        weights (iterable of Tensor): The weights.
+
+    Raises:
+        ValueError: Too much is built.
+    """
+
+    def __init__(self, weights: Iterable[Tensor]):
+        super().__init__()
+        sizes = [weight.nbytes for weight in weights]
+        self._calls = CALLS + CALLS_PER_TENSOR * len(sizes)
+        self._bytes = BYTES + BYTES_PER_BYTE * sum(sizes)
+        self._said = f'{len(sizes):,} tensors of {sum(sizes):,} bytes'
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (),
+                           kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        self._calls -= 1
+        if func in _NEW and str(kwargs.get('device')) != 'meta':
+            sized = {name: value for name, value in kwargs.items()
+                     if name not in ('generator', 'out', 'pin_memory')}
+            self._bytes -= func(*args, **sized | {'device': 'meta'}).nbytes
+        if self._calls < 0 or self._bytes < 0:
+            raise ValueError(f"the sizes in the config need far more tensors or memory than the "
+                             f"weights have ({self._said}); use the config of these weights")
+        return func(*args, **kwargs)
