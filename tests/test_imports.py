@@ -36,7 +36,7 @@ MAY_IMPORT = {
     '_checks': {'_tensors'},
     'style': set(),
     'extension': {'_checks', '_tensors', '_jit', '_threads'},
-    'graphs': {'_checks', '_tensors', '_compiler', '_jit', 'style'},
+    'graphs': {'_checks', '_tensors', '_compiler', '_jit', 'style', 'utils'},
     'draw': {'graphs', '_checks', 'style'},
     'shard': {'graphs', '_tensors'},
     # Patterns, samplers and operations do not know one another, but that samplers draw by them.

@@ -75,7 +75,7 @@ ATTEMPTS = {
     'data': ('data', HOSTILE, 'hostile.Thing'),
     'a shell for data': ('data', {'class_path': 'os.system', 'init_args': {'command': TOUCH}},
                          'os.system'),
-    'data in another file': ('data', 'other.yaml', 'data'),
+    'data in another file': ('data', 'other.yaml', ''),
     'an argument of data': ('data.init_args.batch_size', POPEN, ''),
     'a callback': ('trainer.callbacks', [POPEN], 'subprocess.Popen'),
     'what a callback calls': ('trainer.callbacks', [{
