@@ -72,6 +72,7 @@ ATTEMPTS = {
     'a function of this project': (MODEL, {
         'class_path': 'experiments.runs.pretrained.roberta', 'init_args': {
             'weights': 'hostile.bin', 'model': {'class_path': MODEL}}}, ''),
+    'layers without end': (f'{ENCODER}.init_args.num_layers', 10**9, 'far more tensors'),
     'data': ('data', HOSTILE, 'hostile.Thing'),
     'a shell for data': ('data', {'class_path': 'os.system', 'init_args': {'command': TOUCH}},
                          'os.system'),
