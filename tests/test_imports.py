@@ -36,7 +36,7 @@ MAY_IMPORT = {
     '_explained': {'_checks'},
     'style': set(),
     'extension': {'_checks', '_tensors', '_jit', '_threads'},
-    'graphs': {'_checks', '_explained', '_tensors', '_compiler', '_jit', 'style'},
+    'graphs': {'_checks', '_explained', '_tensors', '_compiler', '_jit', 'style', 'utils'},
     'draw': {'graphs', '_checks', 'style'},
     # Patterns, samplers and operations do not know one another, but that samplers draw by them.
     'patterns': GROUND,

@@ -36,12 +36,8 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Read a file of metrics that a run wrote, such as ``summary.json`` or ``dev.json``.
-
-    Raises:
-        OSError, ValueError: The file is missing or damaged. If a metric is missing, a ValueError is
-            raised when it is looked up.
-    """
+    """Read the metrics that a run wrote, such as ``dev.json``. A ValueError names a metric that is
+    missing when it is looked up."""
     results = read_json(path)
     check_schema(results, SCHEMA, str(path))
     return with_nan(results, path)

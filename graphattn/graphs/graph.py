@@ -553,8 +553,11 @@ class BipartiteGraph:
         return saved.state_of(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._fill(*saved.parts_of(state))
-        self._validate_values()
+        try:
+            self._fill(*saved.parts_of(state))
+            self._validate_values()
+        except TypeError as error:  # in a file, the type of a field is one of its values
+            raise ValueError(f'the saved graph is damaged: {error}') from error
 
     def _pairs(self) -> Tensor:
         return number_pairs(self.key, self.query, self.num_keys)

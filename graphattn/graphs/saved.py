@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reprlib import repr as short
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from graphattn._checks import check_bool, check_num_pairs, check_rows, check_size
 from graphattn.graphs.segments import Segments
+from graphattn.utils.finite import check_stored
 
 if TYPE_CHECKING:
     from graphattn.graphs.graph import BipartiteGraph
@@ -34,8 +36,10 @@ def parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
     """
     if not isinstance(state, dict) or state.keys() != set(_PARTS):
         raise ValueError(f"the saved graph must contain {', '.join(_PARTS)} (got "
-                         f"{', '.join(map(str, state))}); save the graph again with this version "
-                         f"of graphattn")
+                         f"{short(state)}); save the graph again with this version of graphattn")
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            check_stored(name, value)
     indptr, key, num_keys, query_ptr, key_ptr, edge_prob, is_reordered = (
         state[name] for name in _PARTS)
     if isinstance(key, Tensor) and key.dtype == torch.int16:

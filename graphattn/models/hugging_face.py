@@ -20,6 +20,7 @@ from graphattn.models.encoder import Encoder
 from graphattn.models.masked_language_model import MaskedLanguageModel
 from graphattn.sources import GraphSource
 from graphattn.utils.files import write_whole
+from graphattn.utils.reading import read_json
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -490,7 +491,7 @@ def _as_mapping(config: object) -> Mapping[str, object]:
         path = Path(config)
         path = path / 'config.json' if path.is_dir() else path
         try:
-            config = json.loads(path.read_text(encoding='utf-8'))
+            config = read_json(path)
         except (OSError, ValueError) as error:
             raise ValueError(f"'config' cannot be read from {path}: {error}") from error
     if hasattr(config, 'to_dict'):

@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 __all__ = ['BoundedBuilding']
 
 # Limits of the calls of torch's functions and of the bytes of new tensors: a constant, and a
-# multiple of the tensors and the bytes of the weights. Initial values take further calls.
-CALLS, CALLS_PER_TENSOR = 50_000, 1000
+# multiple of the tensors and the bytes of the weights. Models take about 20 calls for a tensor.
+CALLS, CALLS_PER_TENSOR = 20_000, 200
 BYTES, BYTES_PER_BYTE = 2**28, 16
 _NEW = {torch.arange, torch.empty, torch.empty_like, torch.eye, torch.full, torch.linspace,
         torch.normal, torch.ones, torch.ones_like, torch.rand, torch.randint, torch.randn,
@@ -21,15 +21,8 @@ _NEW = {torch.arange, torch.empty, torch.empty_like, torch.eye, torch.full, torc
 
 
 class BoundedBuilding(TorchFunctionMode):
-    """Context in which modules are built for the weights of a file. Sizes in a config that need far
-    more tensors or bytes than the weights raise an error, before memory is taken.
-
-    Args:
-        weights (iterable of Tensor): The weights.
-
-    Raises:
-        ValueError: Too much is built.
-    """
+    """Context in which modules are built for ``weights``, and which raises a ValueError before
+    memory is taken for far more tensors or bytes than these weights have."""
 
     def __init__(self, weights: Iterable[Tensor]):
         super().__init__()

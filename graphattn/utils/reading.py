@@ -233,11 +233,7 @@ def check_arrays(path: Path) -> None:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Read an ``.npy`` file whose header may declare more bytes than the file has.
-
-    Raises:
-        OSError, ValueError: The file cannot be read, or is damaged.
-    """
+    """Read an ``.npy`` file; if its header declares more bytes than it has, raise a ValueError."""
     return np.array(np.load(path, mmap_mode='r', allow_pickle=False))
 
 
@@ -250,18 +246,14 @@ def check_unpacked(archive: zipfile.ZipFile, max_bytes: int) -> None:
 
 
 def load_tensors(file: Path | BytesIO) -> Any:
-    """Return the content of a file of ``torch.save``, on the CPU, without running pickled code.
-
-    Raises:
-        Exception: The file is damaged, which raises many types of errors, or larger than it is when
-            decompressed, which ``torch.save`` never writes.
-    """
+    """Return the content of a file of ``torch.save``, on the CPU, without running pickled code. If
+    the file is damaged, this raises many types of errors."""
     import torch
 
     if zipfile.is_zipfile(file):
         size = file.stat().st_size if isinstance(file, Path) else len(file.getbuffer())
         with zipfile.ZipFile(file) as archive:
-            check_unpacked(archive, max_bytes=size)
+            check_unpacked(archive, max_bytes=size)  # torch does not compress
     if not isinstance(file, Path):
         file.seek(0)
     return torch.load(file, weights_only=True, map_location='cpu')

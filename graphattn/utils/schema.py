@@ -1,5 +1,15 @@
 """Schemas of files: what each field may be. All files that this project writes and reads again are
-checked by one, because files may be damaged or hostile."""
+checked by one, because files may be damaged or hostile.
+
+A schema is one of these:
+
+- a type; ``float`` is any finite number, and ``object`` is anything;
+- ``None`` or another constant, a ``range`` of integers, a :class:`Between` or an :class:`Array`;
+- a compiled pattern, which the whole text must match;
+- a tuple of schemas, of which one must fit, or a list with the schema of all entries;
+- a dict with the schema of each field. A field whose name ends in ``?`` may be missing, and the key
+  ``str`` has the schema of all fields that are not named.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +43,8 @@ class Array(NamedTuple):
 
 
 def check_schema(found: Any, schema: Any, where: str, sizes: dict[str, int] | None = None) -> None:
-    """Raise an error unless the content of a file fits a schema.
-
-    A schema is a type (``float`` is any finite number, ``object`` is anything); ``None`` or another
-    constant; a ``range`` of integers; a :class:`Between`; an :class:`Array`; a compiled pattern,
-    which the whole text must match; a tuple of schemas, of which one must fit; a list with the
-    schema of all entries; or a dict with the schema of each field. A field whose name ends in ``?``
-    may be missing, and the key ``str`` has the schema of all fields that are not named.
-
-    Args:
-        found: The content.
-        schema: The schema.
-        where (str): The file, for the message.
-        sizes (dict, optional): Sizes of arrays that are known, by name.
-
-    Raises:
-        ValueError: A field is missing, unknown, of another type or out of range. The message begins
-            with ``where`` and names the field.
-    """
+    """Raise a ValueError that begins with ``where`` and names the field, unless the content of a
+    file fits a schema. ``sizes`` has the sizes of arrays that are known, by name."""
     try:
         _check(found, schema, '', {} if sizes is None else sizes)
     except RecursionError as error:

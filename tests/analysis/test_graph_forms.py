@@ -226,7 +226,7 @@ REFUSED = [
     ('a.net', '*Vertices 2\n1 "a"\n*Edges\n1 3\n', ('line 4', 'from 1 to 2')),
     ('a.net', '*Vertices 1\n*Vertices 1\n', ('line 2', 'single *Vertices')),
     ('a.mtx', '%%MatrixMarket matrix coordinate real general\n3 3 999999999\n', ('999,999,999',)),
-    ('a.mtx', '%%MatrixMarket matrix coordinate real general\n99999999 3 1\n1 1 1\n', ('at most',)),
+    ('a.mtx', '%%MatrixMarket matrix coordinate real general\n99999999 3 1\n1 1 1\n', ('nodes',)),
     ('a.g6', 'Bw\nBw\n', ('2 graphs',)),
     ('a.graphml', graphml('utf-8').replace(b'</graph>', b'</graph><graph/>'), ('several graphs',)),
 ]

@@ -1,9 +1,11 @@
+import copy
 from inspect import signature
 from itertools import cycle
 from typing import get_args, get_type_hints
 
 import lightning as L
 import pytest
+import yaml
 from jsonargparse import get_loader
 
 import experiments.data.cifar
@@ -16,6 +18,8 @@ import experiments.data.text.package_docs
 import experiments.data.text_pairs
 import experiments.modules
 import experiments.tasks
+from experiments import train
+from experiments.cli import CONFIGS
 from experiments.data.sequences import SequenceSource
 from experiments.data.text.choice_files import ChoiceSource
 from experiments.data.text.document_files import DocumentSource
@@ -99,3 +103,30 @@ def test_each_string_of_a_config_is_that_string_when_it_is_loaded(kind, tmp_path
         said = read_file(tmp_path / 'config.yaml')
         for read in (options.as_dict(), said, parser.parse_object(said).as_dict()):
             assert read['part']['init_args'] | strings == read['part']['init_args']
+
+
+def places(tree, place=()):
+    """The place of each mapping in a config."""
+    if isinstance(tree, dict):
+        yield place
+        for name, part in tree.items():
+            yield from places(part, (*place, name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['digits/sbm', 'mlm/small_dam_s', 'graphs/gps'])
+def test_an_unknown_option_is_refused_at_every_level(name, tmp_path, monkeypatch):
+    config = yaml.safe_load((CONFIGS / f'{name}.yaml').read_text())
+    monkeypatch.setattr(train.TrainCLI, 'run', lambda _: None)
+    for place in places(config):
+        if place[-1:] == ('encodings',):  # their names are those of attributes of the graphs
+            continue
+        changed = copy.deepcopy(config)
+        part = changed
+        for key in place:
+            part = part[key]
+        part['num_layer'] = 1
+        (tmp_path / 'config.yaml').write_text(yaml.safe_dump(changed))
+        with pytest.raises(ValueError, match='num_layer'):
+            train.main(['fit', '--config', str(tmp_path / 'config.yaml'),
+                        f'--trainer.default_root_dir={tmp_path / "run"}'])

@@ -72,10 +72,11 @@ ATTEMPTS = {
     'a function of this project': (MODEL, {
         'class_path': 'experiments.runs.pretrained.roberta', 'init_args': {
             'weights': 'hostile.bin', 'model': {'class_path': MODEL}}}, ''),
+    'layers without end': (f'{ENCODER}.init_args.num_layers', 10**9, 'far more tensors'),
     'data': ('data', HOSTILE, 'hostile.Thing'),
     'a shell for data': ('data', {'class_path': 'os.system', 'init_args': {'command': TOUCH}},
                          'os.system'),
-    'data in another file': ('data', 'other.yaml', 'data'),
+    'data in another file': ('data', 'other.yaml', ''),
     'an argument of data': ('data.init_args.batch_size', POPEN, ''),
     'a callback': ('trainer.callbacks', [POPEN], 'subprocess.Popen'),
     'what a callback calls': ('trainer.callbacks', [{
