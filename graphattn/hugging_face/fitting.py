@@ -33,9 +33,9 @@ class Fit:
         patterns (tuple of str): The expression of each head's pattern, or the name of its clusters,
             such as ``'8 keys of 32 clusters'``.
         share (ndarray): Fraction of each head's attention weight that lies on the edges of its
-            pattern, ``[heads]``; NaN if it was not measured.
+            pattern, ``[heads]``.
         error (ndarray): Squared error of each head's output along its pattern, relative to the
-            squared norm of its output with full attention, ``[heads]``; NaN if it was not measured.
+            squared norm of its output with full attention, ``[heads]``.
         density (ndarray): Fraction of the (query, key) pairs allowed by the model's masks that are
             edges, ``[heads]``.
         clusters (dict): The clusters of the heads that attend along clusters, by row.
@@ -67,22 +67,18 @@ class Fit:
 
     def as_table(self) -> list[dict[str, object]]:
         """Return a list with a dict for each head: its layer, number, pattern, share, error and
-        density. Long expressions are shortened, and numbers that were not measured are ``None``."""
+        density. Long expressions are shortened."""
         number = [int((self.layer[:row] == at).sum()) for row, at in enumerate(self.layer)]
         return [{'layer': self.layers[at], 'head': number[row],
                  'pattern': str(self.pattern(row)),
-                 'share': _known(self.share[row]), 'error': _known(self.error[row]),
-                 'density': float(self.density[row])}
+                 **{name: float(getattr(self, name)[row])
+                    for name in ('share', 'error', 'density')}}
                 for row, at in enumerate(self.layer)]
 
     def __repr__(self) -> str:
         return (f'Fit({len(self.layers)} layers, {len(self.layer)} heads, '
                 f'density={self.density.mean():.2%}, share={self.share.mean():.1%}, '
                 f'error={self.error.mean():.1%})')
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = None) -> Fit:
