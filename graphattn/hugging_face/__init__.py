@@ -8,8 +8,8 @@ from graphattn.hugging_face.profiling import Profile, profile
 from graphattn.hugging_face.saving import load_attached, save_attached
 from graphattn.hugging_face.sharding import TokenModel
 from graphattn.hugging_face.state import Attachment
-from graphattn.hugging_face.table import AttachedHeads, AttachmentTable, attachment
+from graphattn.hugging_face.table import attachment
 
-__all__ = ['AttachedHeads', 'Attachment', 'AttachmentTable', 'Fit', 'LazyMask', 'Profile',
-           'TokenModel', 'attach', 'attached', 'attachment', 'detach', 'fit', 'fit_to_loss',
-           'graph_attention', 'head_costs', 'load_attached', 'profile', 'save_attached']
+__all__ = ['Attachment', 'Fit', 'LazyMask', 'Profile', 'TokenModel', 'attach', 'attached',
+           'attachment', 'detach', 'fit', 'fit_to_loss', 'graph_attention', 'head_costs',
+           'load_attached', 'profile', 'save_attached']

@@ -71,7 +71,7 @@ def save_attached(model: PreTrainedModel, folder: str | PathLike, **options: Any
         ...     loaded = load_attached(folder)
         >>> print(attachment(loaded))
         layer                           heads  along                    hops
-        encoder.layer.0.attention.self  0-3    SlidingWindow(radius=4)  1
+        encoder.layer.0.attention.self  all    SlidingWindow(radius=4)  1
     """
     from safetensors.torch import save_file
 
