@@ -2,7 +2,7 @@
 
     graphattn sparsify --model FOLDER --data text.txt --density 0.05 --steps 300 --out sparse
     graphattn sparsify --model FOLDER --data ids.npy --loss 1.01 --out sparse
-    graphattn sparsify --model FOLDER --data ids.npy --candidates '[windows,keys]' --out sparse
+    graphattn sparsify --model FOLDER --data ids.npy --candidates '[windows,clusters]' --out sparse
 
 ``graphattn.hugging_face.load_attached(folder)`` then loads the model from the folder ``--out``. If
 the command is interrupted, the same command continues.
@@ -43,7 +43,6 @@ from graphattn.hugging_face import (
     profile,
     save_attached,
 )
-from graphattn.hugging_face.own_patterns import MAX_TOKENS
 from graphattn.hugging_face.profiling import CANDIDATES
 from graphattn.utils.files import check_folder, write_whole
 
@@ -90,11 +89,10 @@ def main(
         mask_token: Id of the mask, for a model of masked tokens.
         leave_one_out: Whether to measure for each head how much the loss rises if only this head is
             sparse. The fit then gives more edges to heads that cost more.
-        candidates: The sets of patterns from which the fit chooses: windows, strided, offsets,
-            keys, clusters and random. The offsets, keys and clusters differ from head to head. Keys
-            suit inputs whose positions have the same meaning, and limit the model to ``length``
-            tokens. Random keys change while a sequence grows, so that generation needs
-            ``use_cache=False``. The edges of clusters grow with the square of the length.
+        candidates: The sets of patterns from which the fit chooses: windows, strided, clusters and
+            random. The clusters differ from head to head, and their edges grow with the square of
+            the length. Random keys change while a sequence grows, so that generation needs
+            ``use_cache=False``.
         lora: Rank of LoRA adapters. If given, adapters are trained instead of the weights, and
             merged into the weights at the end. This needs the package peft.
         profiled: Number of sequences to profile.
@@ -174,7 +172,7 @@ class Surgery:
             return Profile.load(path)
         measured = profile(self.dense, [as_input(batch) for batch in
                                         self.train[:sequences].split(self.batch_size)],
-                           patterns=patterns, positions=min(self.train.size(1), MAX_TOKENS))
+                           patterns=patterns)
         measured.save(path)
         return measured
 

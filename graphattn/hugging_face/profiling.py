@@ -15,33 +15,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_seed, check_size
+from graphattn._checks import check_kind, check_seed, check_size
 from graphattn.hugging_face.attaching import attach, forget, kept
 from graphattn.hugging_face.attending import Attending, OneSequence, as_batches, run_all
-from graphattn.hugging_face.finding import find
-from graphattn.hugging_face.modules import attention_modules, choose, heads_of
-from graphattn.hugging_face.own_clusters import shapes_of_clusters
-from graphattn.hugging_face.own_patterns import (
-    MAX_TOKENS,
-    Candidate,
-    OwnEdges,
-    candidate,
-    is_found,
-    join_edges,
-    pattern_of,
+from graphattn.hugging_face.clusters import (
+    InputClusters,
+    LayerClusters,
+    find,
+    head_clusters,
+    join_clusters,
+    shapes_of_clusters,
 )
-from graphattn.patterns import Pattern
-from graphattn.sources import HeadClusters
+from graphattn.hugging_face.modules import attention_modules, choose, heads_of
+from graphattn.patterns import Pattern, parse
+from graphattn.sources import ClusterKeys, HeadClusters
+from graphattn.sources.head_clusters import read_clusters
 from graphattn.utils.files import write_whole
 from graphattn.utils.reading import check_arrays, json_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ['CANDIDATES', 'CLUSTERS', 'OWN_KEYS', 'OWN_OFFSETS', 'RANDOM', 'STRIDED', 'WINDOWS',
-           'Profile', 'profile']
+__all__ = ['CANDIDATES', 'CLUSTERS', 'RANDOM', 'STRIDED', 'WINDOWS', 'Profile', 'profile']
 
-FORMAT = 3
+FORMAT = 4
 SHARES = .9, .95, .99  # of a row's weight
 KINDS = 'first', 'special', 'other'  # of tokens
 NUM_BINS = 41  # of distances on either side; the last begins at 2^39
@@ -56,14 +53,11 @@ STRIDED = tuple(f'{pattern}{sink}' for sink in ('', ' | GlobalTokens(1)') for pa
     *(f'SlidingWindow({radius}, dilation={step})' for step in (2, 4, 8) for radius in (1, 4, 16)),
     *(f'Strided({2**power})' for power in range(2, 7)),
     *(f'Fixed({2**power})' for power in range(2, 7)), 'LogSparse()'))
-OWN_OFFSETS = tuple(f'{2**power} own offsets{sink}' for sink in ('', ' | GlobalTokens(1)')
-                    for power in range(1, 7))
-OWN_KEYS = tuple(f'{2**power} own keys' for power in range(1, 8))
 CLUSTERS = tuple(f'{2**power} keys of 32 clusters{beside}'
                  for beside in ('', ' | SlidingWindow(3) | GlobalTokens(1)')
                  for power in range(1, 8))
-CANDIDATES = {'windows': WINDOWS, 'strided': STRIDED, 'offsets': OWN_OFFSETS, 'keys': OWN_KEYS,
-              'clusters': CLUSTERS, 'random': RANDOM}
+CANDIDATES = {'windows': WINDOWS, 'strided': STRIDED, 'clusters': CLUSTERS, 'random': RANDOM}
+Candidate = Pattern | ClusterKeys
 MAX_LENGTHS = 8  # whose edges are kept, to compare those of the next input with
 
 
@@ -101,7 +95,7 @@ class Profile:
         same_distances (ndarray): Overlap of the distances (``before`` and ``after``) of successive
             inputs, ``[heads]``; 1 if they are equal. NaN if there is only one input.
         patterns (tuple of str): Expressions of the patterns that a fit chooses from, and texts such
-            as ``'8 own keys'`` for edges that differ between heads (:meth:`pattern`).
+            as ``'8 keys of 32 clusters'`` for clusters by content (:meth:`pattern`).
         pattern_share (ndarray): Attention weight on the edges of each pattern,
             ``[heads, patterns]``.
         pattern_error (ndarray): Squared difference between the head's outputs along the pattern and
@@ -109,11 +103,6 @@ class Profile:
             ``[heads, patterns]``. Weights along the pattern are normalised to sum to 1.
         pattern_edges (ndarray): Number of edges of a query in each pattern that the model's masks
             allow, ``[heads, patterns]``.
-        own_keys (ndarray): Keys of each position: first the position itself, then the keys with the
-            largest mean weights in descending order; -1 for none. int32 ``[heads, tokens, keys]``.
-        own_offsets (ndarray): Offsets from a query to its keys: first 0, then those with the
-            largest sums of weights in descending order; again 0 for none. int32
-            ``[heads, offsets]``.
         clusters (ndarray): Numbers of clusters, int64, ascending. For the numbers 16 and 32,
             k-means grouped the tokens once into 16 and once into 32 clusters. ``cluster_query``,
             ``cluster_key`` and ``cluster_edges`` contain first the 16 clusters, then the 32.
@@ -149,8 +138,6 @@ class Profile:
     pattern_share: np.ndarray
     pattern_error: np.ndarray
     pattern_edges: np.ndarray
-    own_keys: np.ndarray
-    own_offsets: np.ndarray
     clusters: np.ndarray
     channels: np.ndarray
     cluster_query: np.ndarray
@@ -175,8 +162,9 @@ class Profile:
 
     def pattern(self, row: int, number: int) -> Pattern | HeadClusters:
         """Return the pattern, or the clusters, that ``patterns[number]`` stands for in the head
-        with index ``row``. A text such as ``'8 own keys'`` stands for other edges in each head."""
-        return pattern_of(self.patterns[number], vars(self), row)
+        with index ``row``. Each head has clusters of its own."""
+        given = _candidate(self.patterns[number])
+        return given if isinstance(given, Pattern) else head_clusters(given, vars(self), row)
 
     def among(self, patterns: Sequence[str]) -> Profile:
         """Return this profile with only some of its patterns, for a fit that chooses among them.
@@ -260,8 +248,7 @@ class Profile:
 def profile(
     model: PreTrainedModel, batches: Iterable[Any] | Mapping[str, Any] | Tensor, *,
     special: PreTrainedTokenizerBase | Sequence[int] = (),
-    patterns: Sequence[Pattern | str] = WINDOWS, positions: int = 1, sample: int = 256,
-    seed: int = 0,
+    patterns: Sequence[Pattern | str] = WINDOWS, sample: int = 256, seed: int = 0,
 ) -> Profile:
     """Measure how each head of the self-attention of a model attends, over several inputs.
 
@@ -270,18 +257,13 @@ def profile(
     a time, so memory is linear in the length.
 
     ``patterns`` are what :func:`graphattn.hugging_face.fit` chooses from. Apart from patterns,
-    these texts name edges that are found for each head in the inputs:
+    ``'8 keys of 32 clusters'`` names edges that are found for each head in the inputs: the query
+    itself, and about 7 other keys whose cluster is joined with that of the query. The mean number
+    of keys depends on the length of these inputs.
 
-    - ``'4 own offsets'``: offset 0, and the 3 other offsets from query to key with the largest sums
-      of weights.
-    - ``'8 own keys'``: at each position, the position itself and the 7 other keys with the largest
-      mean weights. This is for inputs in which a position always has the same meaning.
-    - ``'8 keys of 32 clusters'``: the query itself, and about 7 other keys whose cluster is joined
-      with that of the query. The mean number of keys depends on the length of these inputs.
-
-    Such edges are found on one half of the inputs and measured on the other half, because edges
-    always fit best the inputs that they were found on. The profile contains the edges found on all
-    inputs. ``batches`` are read once more for such edges, and a third time for clusters.
+    Clusters are found on one half of the inputs and measured on the other half, because edges
+    always fit best the inputs that they were found on. The profile contains the clusters found on
+    all inputs. ``batches`` are read two more times for them.
 
     Args:
         model (PreTrainedModel): A model that :func:`graphattn.hugging_face.attach` can attach. If
@@ -292,8 +274,6 @@ def profile(
         patterns (sequence of Pattern or str): Patterns, their expressions, or texts as above; by
             default windows of many sizes, with and without the first token.
             ``profiling.CANDIDATES`` has these and others by name.
-        positions (int): Own keys are listed for at least so many positions. At positions that no
-            input has, they are the keys just before the position.
         sample (int): Number of queries of each sequence, drawn at random, for the measurements that
             take more time; all queries of shorter sequences.
         seed (int): Seed of this sample, and of clusters.
@@ -303,8 +283,7 @@ def profile(
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: The model's attention cannot be replaced, there are no batches, or they are
-            longer than 4,096 tokens with own keys or offsets.
+        ValueError: The model's attention cannot be replaced, or there are no batches.
 
     Example:
         >>> import torch
@@ -318,32 +297,38 @@ def profile(
         >>> list(measured.as_table()[0])[:5]
         ['layer', 'head', 'keys', 'edges_90', 'edges_95']
     """
-    check_size('positions', positions, 1, MAX_TOKENS)
     check_size('sample', sample, 2)
     check_seed(seed)
     modules = attention_modules(model)
     names = choose(modules, None)
     ids = _special_ids(special)
-    parsed = [candidate(each) for each in patterns]
+    parsed = [_candidate(each) for each in patterns]
     watching = _Watching(sample, seed, {name: _Sums() for name in names}, parsed)
-    finds = any(map(is_found, parsed))
+    counts = sorted({each.clusters for each in parsed if isinstance(each, ClusterKeys)})
     batches = as_batches(batches)
-    batches = list(batches) if finds else batches
+    batches = list(batches) if counts else batches
     was_training = model.training
     with kept(model):
         forget(model)
         attach(model, 'Full()', layers=names)  # the source is not used
         try:
             model.eval()
-            if finds:
+            if counts:
                 run = partial(run_all, model, modules, batches, ids=ids)
-                watching.own = find(names, parsed, run, positions, seed)
+                watching.clusters = find(names, counts, run, seed)
             run_all(model, modules, batches, watching, ids)
         finally:
             model.train(was_training)
     if not watching.lengths:
         raise ValueError("'batches' must contain at least one input (got none)")
     return watching.profile(model)
+
+
+def _candidate(given: Pattern | str) -> Candidate:
+    if isinstance(given, str):
+        return read_clusters(given) or parse(given)
+    check_kind('patterns', given, Pattern)
+    return given
 
 
 def _special_ids(special: Any) -> Tensor:
@@ -387,24 +372,25 @@ class _Watching(Attending):
         seed (int): Seed of this sample.
         sums (dict): Sums of each layer by name.
         patterns (list): Candidates of a fit to measure.
-        own (dict): For each layer name, edges to measure on inputs with an even index, edges to
-            measure on inputs with an odd index, and edges found on all inputs.
+        clusters (dict): For each layer name, the clusters to measure on inputs with an even index,
+            those to measure on inputs with an odd index, and those found on all inputs.
     """
 
     sample: int
     seed: int
     sums: dict[str, _Sums]
     patterns: list[Candidate]
-    own: dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]] = field(default_factory=dict)
+    clusters: dict[str, tuple[dict[int, LayerClusters], ...]] = field(default_factory=dict)
 
     def _see(self, name: str, one: OneSequence, value: Tensor, is_special: Tensor | None) -> Tensor:
         sums, out, total = self.sums[name], torch.empty_like(value), _Sums()
-        own = self.own[name][sums.num_inputs % 2].on(one.query, one.key) if self.own else None
+        found = self.clusters[name][sums.num_inputs % 2] if self.clusters else {}
+        clusters = {count: each.on(one.query, one.key) for count, each in found.items()}
         for rows in one.blocks():
             weight = one.weights(rows)
             out[:, rows] = weight @ value
             total.add(**_sums_of(weight.double(), rows, is_special),
-                      **_sums_along(self.patterns, own, weight, rows, value, out[:, rows]))
+                      **_sums_along(self.patterns, clusters, weight, rows, value, out[:, rows]))
         num_rows = len(one.slot)
         sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
         sums.longest = max(sums.longest, num_rows)
@@ -451,7 +437,7 @@ class _Watching(Attending):
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         for name in ('before', 'after'):
             joined[name] = joined[name][:, :size]
-        joined |= join_edges([self.own[name][2] for name in seen] if self.own else [], heads)
+        joined |= join_clusters([self.clusters[name][2] for name in seen if self.clusters], heads)
         return Profile(
             layers=tuple(seen), layer=np.repeat(np.arange(len(heads)), heads),
             head=np.concatenate(list(map(np.arange, heads))),
@@ -497,8 +483,8 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
             'keys': (weight > 0).sum((1, 2))}
 
 
-def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Tensor,
-                rows: Tensor, value: Tensor, out: Tensor) -> dict[str, Tensor]:
+def _sums_along(patterns: Sequence[Candidate], clusters: Mapping[int, InputClusters],
+                weight: Tensor, rows: Tensor, value: Tensor, out: Tensor) -> dict[str, Tensor]:
     """Return measurements of patterns by name, summed over some queries: the fields
     ``pattern_share``, ``pattern_error`` and ``pattern_edges`` of a :class:`Profile`,
     ``[heads, patterns]`` each; and ``norm``, the squared norm of the dense outputs, ``[heads]``.
@@ -506,7 +492,7 @@ def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Ten
 
     Args:
         patterns (sequence): Candidates of a fit.
-        own (OwnEdges, optional): Edges that were found for each head.
+        clusters (dict): The clusters of each number of clusters.
         weight (Tensor): Attention weights of some consecutive queries, ``[heads, rows, length]``.
         rows (Tensor): Indices of these queries, int64 ``[rows]``.
         value (Tensor): Values ``[heads, length, value_channels]``.
@@ -514,7 +500,7 @@ def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Ten
     """
     shares, errors, edges = ([weight.new_zeros(len(weight), 0)] for _ in range(3))
     for pattern in patterns:
-        kept = weight * _mask(pattern, own, rows, weight.size(2)).to(weight.device)
+        kept = weight * _mask(pattern, clusters, rows, weight.size(2)).to(weight.device)
         whole = kept.sum(2, keepdim=True)
         error = kept @ value / whole.clamp(min=torch.finfo(whole.dtype).tiny) - out
         shares.append(whole.sum(1))
@@ -524,14 +510,13 @@ def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Ten
             'pattern_edges': torch.cat(edges, dim=1), 'norm': out.square().sum((1, 2))}
 
 
-def _mask(pattern: Candidate, own: OwnEdges | None, rows: Tensor, length: int) -> Tensor:
+def _mask(pattern: Candidate, clusters: Mapping[int, InputClusters], rows: Tensor,
+          length: int) -> Tensor:
     """Return whether each of the consecutive queries ``rows`` attends to each of ``length`` keys
-    along ``pattern``, bool ``[heads or 1, rows, length]``. ``own`` has the edges that were found
-    for each head separately, and is needed only by patterns that use such edges."""
-    if is_found(pattern):
-        mask = own.mask(pattern, rows, length)
-        beside = pattern.beside
-        return mask if beside is None else mask | _mask(beside, None, rows, length).to(mask.device)
+    along ``pattern``, bool ``[heads or 1, rows, length]``."""
+    if isinstance(pattern, ClusterKeys):
+        mask, beside = clusters[pattern.clusters].mask(pattern.keys, rows), pattern.beside
+        return mask if beside is None else mask | _mask(beside, {}, rows, length).to(mask.device)
     graph = pattern.build(len(rows), length, offset=int(rows[0]), seed=0, crop=True)
     mask = torch.zeros(1, len(rows), length, dtype=torch.bool)
     mask[0, graph.query, graph.key] = True
@@ -605,8 +590,6 @@ def _check_shapes(values: Mapping[str, np.ndarray], num_patterns: int) -> None:
               'edges': (heads, len(SHARES)), **dict.fromkeys(
                   ('head', 'keys', 'entropy', 'rank', 'same_edges', 'same_distances'), (heads,)),
               **dict.fromkeys(OF_PATTERNS, (heads, num_patterns)),
-              'own_keys': (heads, *values['own_keys'].shape[-2:]),
-              'own_offsets': (heads, *values['own_offsets'].shape[-1:]),
               **shapes_of_clusters(values, heads)}
     for name, shape in shapes.items():
         if values[name].shape != shape:

@@ -8,19 +8,22 @@ for each pair of tokens, until a query has 8 keys in the mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphattn.hugging_face.attending import Attending, OneSequence
 from graphattn.sources import ClusterKeys, HeadClusters
 from graphattn.sources.head_clusters import nearest
 
-__all__ = ['Centroids', 'ClusterPoints', 'ClusterSums', 'InputClusters', 'LayerClusters',
-           'counts_of', 'head_clusters', 'join_clusters', 'shapes_of_clusters']
+__all__ = ['ClusterPoints', 'ClusterSums', 'InputClusters', 'LayerClusters', 'find',
+           'head_clusters', 'join_clusters', 'shapes_of_clusters']
 
 MAX_POINTS = 4096  # tokens of each half of the inputs that centroids are found on
 MAX_STEPS = 25  # of k-means
@@ -80,20 +83,6 @@ class InputClusters(NamedTuple):
         mask = joined.gather(2, of_key.expand(-1, len(rows), -1))
         mask[:, torch.arange(len(rows), device=rows.device), rows] = True
         return mask
-
-
-def counts_of(candidates: Sequence[Any]) -> tuple[int, ...]:
-    """Return into how many clusters k-means must group the tokens for ``candidates``, the
-    descriptions of edges among which a fit chooses: 32 for ``'8 keys of 32 clusters'``. Other
-    descriptions need no clusters.
-
-    Args:
-        candidates (sequence): Patterns and other edges that :func:`profile` measures.
-
-    Returns:
-        tuple of int: Each number of clusters once, in ascending order.
-    """
-    return tuple(sorted({each.clusters for each in candidates if isinstance(each, ClusterKeys)}))
 
 
 # Finding #############################################################################
@@ -237,6 +226,42 @@ def _first_centroids(points: Tensor, count: int, generator: torch.Generator) -> 
         own = (points - chosen[-1].unsqueeze(1)).square().sum(2)
         distance = own if number == 0 else distance.minimum(own)
     return torch.stack(chosen, dim=1)
+
+
+@dataclass
+class _Finding(Attending):
+    """Attention that passes its queries, keys and weights to collectors."""
+
+    # For each layer: collectors for inputs of even index, and for those of odd index.
+    collectors: dict[str, tuple[Sequence[ClusterPoints | ClusterSums], ...]]
+    num_inputs: Counter[str] = field(default_factory=Counter)
+
+    def _see(self, name: str, one: OneSequence, value: Tensor, is_special: Tensor | None) -> Tensor:
+        out, collectors = torch.empty_like(value), self.collectors[name][self.num_inputs[name] % 2]
+        for each in collectors:
+            each.begin(one.query, one.key)
+        for rows in one.blocks():
+            weight = one.weights(rows)
+            out[:, rows] = weight @ value
+            for each in collectors:
+                each.add(rows, weight)
+        self.num_inputs[name] += 1
+        return out
+
+
+def find(names: Sequence[str], counts: Sequence[int], run: Callable[[Attending], None],
+         seed: int) -> dict[str, tuple[dict[int, LayerClusters], ...]]:
+    """Return three dicts for each layer, from numbers of clusters to clusters of its heads: those
+    to measure on inputs of even index, on inputs of odd index, and those of all inputs."""
+    points = {name: (ClusterPoints(counts, seed), ClusterPoints(counts, seed)) for name in names}
+    run(_Finding({name: ([even], [odd]) for name, (even, odd) in points.items()}))
+    sums = {name: [*map(ClusterSums, (even.centroids(), odd.centroids(), even.centroids(odd)))]
+            for name, (even, odd) in points.items() if not even.is_empty}
+    run(_Finding({name: ([even, every], [odd, every])
+                  for name, (even, odd, every) in sums.items()}))
+    # Each half is measured along what the other half found; a single input is both.
+    return {name: tuple((even if each.is_empty else each).clusters() for each in (odd, even, every))
+            for name, (even, odd, every) in sums.items()}
 
 
 # Fields of a profile #################################################################

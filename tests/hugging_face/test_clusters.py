@@ -17,7 +17,7 @@ from graphattn.hugging_face import (
     profile,
     save_attached,
 )
-from graphattn.hugging_face.own_clusters import ClusterPoints, ClusterSums
+from graphattn.hugging_face.clusters import ClusterPoints, ClusterSums
 from graphattn.sources import ContentClusterSource, HeadClusters, PatternSource
 from tests.hugging_face.test_profile import new_model
 from tests.test_hugging_face import LENGTH, TOKENS
