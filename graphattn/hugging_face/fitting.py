@@ -154,16 +154,7 @@ def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = Non
 
 
 def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
-    """Return the index of the pattern that is chosen for each head, int64 ``[heads]``.
-
-    Args:
-        budget (float): Largest sum over heads of the mean number of edges of a query.
-        profile (Profile): Errors and edges of the patterns.
-        cost (ndarray): Weight of each head's error, ``[heads]``.
-
-    Raises:
-        ValueError: The smallest patterns exceed the budget.
-    """
+    # Greedy, along the convex hull of each head; `budget` is the sum over heads of mean edges.
     hulls = [_hull(edges, error) for edges, error in zip(profile.pattern_edges,
                                                          profile.pattern_error)]
     spent = sum(profile.pattern_edges[head, hull[0]] for head, hull in enumerate(hulls))
@@ -192,8 +183,7 @@ def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
 
 
 def _hull(edges: np.ndarray, error: np.ndarray) -> list[int]:
-    """Return the indices of the patterns on the lower convex hull of the points (edges, error) of
-    one head, with ascending edges. Both arrays are ``[patterns]``."""
+    # Of the points (edges, error), those on the lower convex hull, with ascending edges.
     hull: list[int] = []
     for at in np.lexsort((error, edges)):
         if hull and error[at] >= error[hull[-1]]:

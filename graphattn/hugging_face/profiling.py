@@ -364,22 +364,13 @@ class _Sums:
 
 @dataclass
 class _Watching(Attending):
-    """Attention that measures its weights for a :class:`Profile`.
+    """Attention that measures its weights for a :class:`Profile`."""
 
-    Args:
-        sample (int): Number of queries of each sequence that are used for ``edges``, ``rank`` and
-            ``same_edges``, which take more time.
-        seed (int): Seed of this sample.
-        sums (dict): Sums of each layer by name.
-        patterns (list): Candidates of a fit to measure.
-        clusters (dict): For each layer name, the clusters to measure on inputs with an even index,
-            those to measure on inputs with an odd index, and those found on all inputs.
-    """
-
-    sample: int
+    sample: int  # queries of a sequence for edges, rank and same_edges, which take more time
     seed: int
-    sums: dict[str, _Sums]
+    sums: dict[str, _Sums]  # by layer
     patterns: list[Candidate]
+    # By layer: to measure on inputs of even index, of odd index, and found on all inputs.
     clusters: dict[str, tuple[dict[int, LayerClusters], ...]] = field(default_factory=dict)
 
     def _see(self, name: str, one: OneSequence, value: Tensor, is_special: Tensor | None) -> Tensor:
@@ -403,8 +394,7 @@ class _Watching(Attending):
         return out
 
     def _measure_sample(self, sums: _Sums, one: OneSequence) -> None:
-        """Add the measurements ``edges``, ``rank`` and ``same_edges`` of an input to ``sums``. They
-        use a sample of its queries, and all weights of one head at a time."""
+        # All weights of one head at a time.
         length = len(one.slot)
         rows = _some_rows(length, self.sample, self.seed).to(one.query.device)
         edges, rank, kept_edges = [], [], []
@@ -428,7 +418,6 @@ class _Watching(Attending):
             del sums.edges[next(iter(sums.edges))]
 
     def profile(self, model: nn.Module) -> Profile:
-        """Return the profile of ``model`` from the sums of all inputs."""
         seen = {name: sums for name, sums in self.sums.items() if sums.num_rows}
         longest = max(sums.longest for sums in seen.values())
         size = (longest - 1).bit_length() + 1  # bins that a distance can be in
@@ -459,14 +448,7 @@ def _means(sums: _Sums) -> dict[str, np.ndarray]:
 
 
 def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[str, Tensor]:
-    """Return the fields ``before``, ``after``, ``kinds``, ``entropy`` and ``keys`` of a
-    :class:`Profile` by name, summed over some queries.
-
-    Args:
-        weight (Tensor): Attention weights of these queries, ``[heads, rows, length]``.
-        rows (Tensor): Indices of these queries, int64 ``[rows]``.
-        is_special (Tensor, optional): Whether each token is special, bool ``[length]``.
-    """
+    # Fields of a Profile, summed over the queries of weight, [heads, rows, length].
     heads, _, length = weight.shape
     total = nn.functional.pad(weight.cumsum(-1), (1, 0))  # of the keys before each
     bounds = torch.tensor([*_bounds(), 2**40], device=rows.device)
@@ -485,19 +467,8 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
 
 def _sums_along(patterns: Sequence[Candidate], clusters: Mapping[int, InputClusters],
                 weight: Tensor, rows: Tensor, value: Tensor, out: Tensor) -> dict[str, Tensor]:
-    """Return measurements of patterns by name, summed over some queries: the fields
-    ``pattern_share``, ``pattern_error`` and ``pattern_edges`` of a :class:`Profile`,
-    ``[heads, patterns]`` each; and ``norm``, the squared norm of the dense outputs, ``[heads]``.
-    Errors are not yet divided by this norm.
-
-    Args:
-        patterns (sequence): Candidates of a fit.
-        clusters (dict): The clusters of each number of clusters.
-        weight (Tensor): Attention weights of some consecutive queries, ``[heads, rows, length]``.
-        rows (Tensor): Indices of these queries, int64 ``[rows]``.
-        value (Tensor): Values ``[heads, length, value_channels]``.
-        out (Tensor): Dense outputs ``[heads, rows, value_channels]``.
-    """
+    # Fields of a Profile, [heads, patterns], summed over some queries, and the squared norm of
+    # the dense outputs, [heads], by which errors are divided later.
     shares, errors, edges = ([weight.new_zeros(len(weight), 0)] for _ in range(3))
     for pattern in patterns:
         kept = weight * _mask(pattern, clusters, rows, weight.size(2)).to(weight.device)
@@ -512,8 +483,7 @@ def _sums_along(patterns: Sequence[Candidate], clusters: Mapping[int, InputClust
 
 def _mask(pattern: Candidate, clusters: Mapping[int, InputClusters], rows: Tensor,
           length: int) -> Tensor:
-    """Return whether each of the consecutive queries ``rows`` attends to each of ``length`` keys
-    along ``pattern``, bool ``[heads or 1, rows, length]``."""
+    # Returns bool [heads or 1, rows, length]; rows are consecutive.
     if isinstance(pattern, ClusterKeys):
         mask, beside = clusters[pattern.clusters].mask(pattern.keys, rows), pattern.beside
         return mask if beside is None else mask | _mask(beside, {}, rows, length).to(mask.device)
@@ -528,14 +498,7 @@ def _bounds() -> list[int]:
 
 
 def _between(total: Tensor, ends: Tensor) -> Tensor:
-    """Return the attention weight in each bin of keys, summed over queries, ``[heads, bins]``.
-
-    Args:
-        total (Tensor): Sum of the weights of the first n keys for n from 0 to length,
-            ``[heads, rows, length + 1]``.
-        ends (Tensor): For each query, the numbers n at which bins begin and end, int64
-            ``[rows, bins + 1]``.
-    """
+    # total: weight of the first n keys, [heads, rows, length + 1]; ends: int64 [rows, bins + 1]
     at = total.gather(2, ends.expand(len(total), -1, -1))
     return at.diff(dim=2).abs().sum(1)
 
@@ -548,16 +511,12 @@ def _some_rows(length: int, sample: int, seed: int) -> Tensor:
 
 
 def _count(ordered: Tensor, share: float) -> Tensor:
-    """Return how many of its largest weights each query needs to reach the fraction ``share`` of
-    the sum of its weights, int64 ``[rows]``. ``ordered`` contains the weights ``[rows, length]`` in
-    descending order."""
+    # ordered: weights [rows, length], descending
     needed = share * ordered.sum(1, keepdim=True)
     return (ordered.cumsum(1) < needed).sum(1) + (needed.squeeze(1) > 0)
 
 
 def _effective_rank(weight: Tensor) -> Tensor:
-    """Return the effective rank of a matrix of weights ``[rows, length]``: the exponential of the
-    entropy of its normalised singular values."""
     squares = torch.linalg.eigvalsh(weight @ weight.t())
     squares = squares.masked_fill(squares < len(squares) * 1e-15 * squares.amax(), 0)
     singular = squares.sqrt()
@@ -565,16 +524,13 @@ def _effective_rank(weight: Tensor) -> Tensor:
 
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return how similar two sets of keys are in each head, ``[heads]``: intersection over union,
-    in the mean over queries. Both sets have one bit for each key, packed as uint8
-    ``[heads, rows, bytes]``."""
+    # Keys are bits, packed as uint8 [heads, rows, bytes].
     both, either = (np.bitwise_count(x).sum(axis=-1) for x in (one & other, one | other))
     return (both / np.maximum(either, 1)).mean(axis=-1)
 
 
 def _fingerprint(model: nn.Module) -> dict[str, Any]:
-    """Return a dict that identifies the config of a model: class, numbers of layers and heads, and
-    a hash. Weights do not matter."""
+    # Weights do not matter.
     config = {name: value for name, value in model.config.to_dict().items()
               if not name.startswith('_') and name not in (
                   'transformers_version', 'architectures', 'dtype', 'torch_dtype')}
