@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from graphattn._checks import check_bool, check_choice
 from graphattn.functional.recursion import is_one_hop
@@ -25,7 +23,7 @@ from graphattn.utils.reading import read_json
 
 Model = MaskedLanguageModel | SequenceClassifier
 Config = Mapping[str, Any] | str | PathLike  # or a PretrainedConfig of transformers
-Weights = Mapping[str, Tensor] | str | PathLike
+Weights = Mapping[str, torch.Tensor] | str | PathLike
 # Modules here, and in Hugging Face's models without the prefix 'bert.' or 'roberta.'.
 ENCODER = {'token_embedding': 'embeddings.word_embeddings', 'norm': 'embeddings.LayerNorm',
            'position_embedding': 'embeddings.position_embeddings',
@@ -41,6 +39,7 @@ LANGUAGE = {'bert': {'transform.0': 'cls.predictions.transform.dense',
 CLASSIFIER = {'bert': {'pooler.linear': 'pooler.dense', 'head.1': 'classifier'},
               'roberta': {'pooler.linear': 'classifier.dense', 'head.1': 'classifier.out_proj'}}
 DECODER = {'bert': 'cls.predictions', 'roberta': 'lm_head'}  # computes the logits of tokens
+INNER = 'embeddings.', 'encoder.'
 WORDS, POSITIONS = (f'embeddings.{each}_embeddings.weight' for each in ('word', 'position'))
 # For an entry of a config: the attribute and the argument of Encoder, and transformers' default.
 SETTINGS = {
@@ -121,12 +120,13 @@ def to_hugging_face(model: Model, folder: str | PathLike, *,
     _compare('model', {'one hop': True, 'num_kv_heads': heads, 'heads * size': layer.channels}, {
         'one hop': is_one_hop(layer.attention.hops, layer.attention.teleport),
         'num_kv_heads': layer.num_kv_heads, 'heads * size': heads * layer.head_channels})
-    inner = 'embeddings.', 'encoder.', 'pooler.'
+    inner = *INNER, 'pooler.'
     weights = {f'{family}.' * theirs.startswith(inner) + theirs: model.state_dict()[name]
                .contiguous() for name, theirs in names.items()}
     first, positions = 2 * (family == 'roberta'), f'{family}.{POSITIONS}'
     config['max_position_embeddings'] += first
-    weights[positions] = F.pad(weights[positions], (0, 0, first, 0))  # rows of no token
+    of_no_token = 0, 0, first, 0  # rows before the others
+    weights[positions] = torch.nn.functional.pad(weights[positions], of_no_token)
     write_whole(Path(folder) / 'config.json', lambda path: path.write_text(json.dumps(config)))
     write_whole(Path(folder) / 'model.safetensors',
                 lambda path: save_file(weights, path, {'format': 'pt'}))
@@ -177,17 +177,15 @@ def _load(family: str, model: Model, state_dict: Weights, config: Config | None,
     _compare('config', {name: ours[name] for name in FIXED if theirs[name] is not None}, theirs)
     if POSITIONS in given:
         table, length = given[POSITIONS][theirs['first_position']:], ours['max_position_embeddings']
-        repeats = -(-length // len(table)) if tile and len(table) else 1
-        given[POSITIONS] = table.repeat(repeats, 1)[:length]
+        given[POSITIONS] = table.repeat(-(-length // max(len(table), 1)) if tile else 1, 1)[:length]
     shapes = {theirs: tuple(model.get_parameter(name).shape) for name, theirs in names.items()}
     _compare('state_dict', {
         name: shapes.get(name) for name in {**shapes, **given}
-        if name.startswith(('embeddings.', 'encoder.')) or name in shapes and name in given},
+        if name.startswith(INNER) or name in shapes and name in given},
         {name: tuple(tensor.shape) for name, tensor in given.items()})
-    decoder = given.get(f'{DECODER[family]}.decoder.weight', given[WORDS])
-    if 'token_bias' in names and not torch.equal(decoder, given[WORDS]):
-        raise ValueError(f"'state_dict' must have {DECODER[family]}.decoder.weight equal to "
-                         f"{WORDS} (got other values)")
+    tied = f'{DECODER[family]}.decoder.weight'
+    if 'token_bias' in names and not torch.equal(given.get(tied, given[WORDS]), given[WORDS]):
+        raise ValueError(f"'state_dict' must have {tied} equal to {WORDS} (got other values)")
     loaded = {name: given[theirs] for name, theirs in names.items() if theirs in given}
     model.load_state_dict(loaded, strict=False)
     return [name for name in model.state_dict() if name not in loaded]
