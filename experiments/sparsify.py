@@ -2,7 +2,7 @@
 
     graphattn sparsify --model FOLDER --data text.txt --density 0.05 --steps 300 --out sparse
     graphattn sparsify --model FOLDER --data ids.npy --loss 1.01 --out sparse
-    graphattn sparsify --model FOLDER --data ids.npy --candidates '[windows,keys]' --out sparse
+    graphattn sparsify --model FOLDER --data ids.npy --candidates '[windows,clusters]' --out sparse
 
 ``graphattn.hugging_face.load_attached(folder)`` then loads the model from the folder ``--out``. If
 the command is interrupted, the same command continues.
@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from experiments.runs.command_line import run_function
 from experiments.surgery import (
     Adaptation,
-    LearnedGraphs,
     adapt,
     check_lora,
     loss_of,
@@ -32,28 +31,24 @@ from experiments.surgery import (
     read_tokens,
     with_adapters,
 )
-from experiments.surgery.learned_graphs import check_length
 from experiments.surgery.report import costs_of_lengths, write_report
 from experiments.surgery.tokens import PADDING
 from graphattn.hugging_face import (
     Fit,
     Profile,
     attach,
-    detach,
     fit,
     fit_to_loss,
     head_costs,
     profile,
     save_attached,
 )
-from graphattn.hugging_face.own_patterns import MAX_TOKENS
 from graphattn.hugging_face.profiling import CANDIDATES
 from graphattn.utils.files import check_folder, write_whole
 from graphattn.utils.reading import read_array, read_json
 from graphattn.utils.schema import Array, check_schema
 
 OPTIONS, RESULTS, STATE = 'sparsify.json', 'results.json', 'adapting.pt'
-LEARNING = 'learning.pt'
 
 
 def main(
@@ -70,7 +65,6 @@ def main(
     mask_token: int | None = None,
     leave_one_out: bool = True,
     candidates: Sequence[str] = ('windows',),
-    learn_graphs: bool = False,
     lora: int | None = None,
     profiled: int = 16,
     held_out: int = 32,
@@ -97,15 +91,10 @@ def main(
         mask_token: Id of the mask, for a model of masked tokens.
         leave_one_out: Whether to measure for each head how much the loss rises if only this head is
             sparse. The fit then gives more edges to heads that cost more.
-        candidates: The sets of patterns from which the fit chooses: windows, strided, offsets,
-            keys, clusters and random. The offsets, keys and clusters differ from head to head. Keys
-            suit inputs whose positions have the same meaning, and limit the model to ``length``
-            tokens. Random keys change while a sequence grows, so that generation needs
-            ``use_cache=False``. The edges of clusters grow with the square of the length.
-        learn_graphs: Whether to learn a mask for each head in the first half of the steps,
-            beginning with the edges of the fit, and to freeze the masks for the second half. The
-            masks are not denser than the fit. ``length`` must be at most 1,024, and the model then
-            accepts at most ``length`` tokens.
+        candidates: The sets of patterns from which the fit chooses: windows, strided, clusters and
+            random. The clusters differ from head to head, and their edges grow with the square of
+            the length. Random keys change while a sequence grows, so that generation needs
+            ``use_cache=False``.
         lora: Rank of LoRA adapters. If given, adapters are trained instead of the weights, and
             merged into the weights at the end. This needs the package peft.
         profiled: Number of sequences to profile.
@@ -123,9 +112,6 @@ def main(
         if name not in CANDIDATES:
             raise ValueError(f"'candidates' must contain only names from {', '.join(CANDIDATES)} "
                              f"(got {name!r})")
-    if learn_graphs and 'clusters' in candidates:
-        raise ValueError("'candidates' must not contain 'clusters' if graphs are learned, because "
-                         "the learned masks are of positions (got both)")
     if lora is not None:
         check_lora(lora)
     folder = Path(out)
@@ -133,8 +119,6 @@ def main(
     _check_options(folder, options)
     dense = load_model(Path(model))
     tokens = read_tokens(Path(data), Path(model), _length(dense, length), dense.config.vocab_size)
-    if learn_graphs:
-        check_length(tokens.size(1))
     if len(tokens) <= held_out:
         raise ValueError(f"'data' must contain more than {held_out} sequences, the number of "
                          f"'held_out' sequences (got {len(tokens)})")
@@ -148,21 +132,18 @@ def main(
     else:
         chosen = fit_to_loss(dense, measured, surgery.loss, loss, costs=costs)
     print(chosen)
-    sparse, chosen = surgery.cut(chosen, Adaptation(steps, lr, batch_size, distill, seed),
-                                 learn_graphs, lora)
+    sparse = surgery.cut(chosen, Adaptation(steps, lr, batch_size, distill, seed), lora)
     save_attached(sparse, folder)
     sizes = costs_of_lengths(dense, sparse, min(_length(dense, None), longest_of(sparse)))
     # Layers with windows of their own allow fewer pairs.
     density_of_pairs = float(np.average(chosen.density, weights=measured.keys))
     results = {**surgery.losses, 'density': density_of_pairs,
-               'share': None if learn_graphs else float(chosen.share.mean()),
-               'heads': chosen.as_table(), 'lengths': sizes}
+               'share': float(chosen.share.mean()), 'heads': chosen.as_table(), 'lengths': sizes}
     write_whole(folder / RESULTS, lambda path: path.write_text(json.dumps(
         results, indent=1, allow_nan=False)))
     write_report(folder / 'report.html', sparse, chosen, costs, results,
                  longest_sequence(surgery.held_out))
-    for state in (STATE, LEARNING):
-        (folder / state).unlink(missing_ok=True)
+    (folder / STATE).unlink(missing_ok=True)
     print(f"loss {results['dense']:.4f} dense, {results['cut']:.4f} cut, "
           f"{results['adapted']:.4f} adapted, at {results['density']:.2%} of the pairs")
     print(f'results are in {folder}')
@@ -194,7 +175,7 @@ class Surgery:
             return Profile.load(path)
         measured = profile(self.dense, [as_input(batch) for batch in
                                         self.train[:sequences].split(self.batch_size)],
-                           patterns=patterns, positions=min(self.train.size(1), MAX_TOKENS))
+                           patterns=patterns)
         measured.save(path)
         return measured
 
@@ -213,28 +194,17 @@ class Surgery:
         write_whole(path, lambda temporary: np.save(temporary, costs))
         return costs
 
-    def cut(self, chosen: Fit, settings: Adaptation, learn_graphs: bool = False,
-            lora: int | None = None) -> tuple[nn.Module, Fit]:
-        """Attach the chosen patterns to a copy of the model, and train the copy. Return the copy
-        and the patterns of its heads, which differ from ``chosen`` if graphs are learned. The
+    def cut(self, chosen: Fit, settings: Adaptation, lora: int | None = None) -> nn.Module:
+        """Attach the chosen patterns to a copy of the model, train the copy, and return it. The
         losses before and after training are stored in ``losses``."""
         sparse = attach(copy.deepcopy(self.dense), chosen.along())
         self.losses = {'dense': self.loss(self.dense), 'cut': self.loss(sparse)}
         adapters = None if lora is None else with_adapters(sparse, lora, settings.seed)
-        train = partial(adapt, sparse, self.train, self.own_loss,
-                        teacher=self.dense if settings.distill else None)
-        if learn_graphs:
-            halves = [settings._replace(steps=steps) for steps in (
-                settings.steps // 2, settings.steps - settings.steps // 2)]
-            learned = LearnedGraphs(detach(sparse), chosen, self.train,
-                                    is_causal=self.mask_token is None)
-            train(halves[0], state=self.folder / LEARNING, penalty=learned.penalty)
-            chosen, settings = learned.freeze(chosen), halves[1]
-            self.losses['learned'] = self.loss(sparse)
-        train(settings, state=self.folder / STATE)
+        adapt(sparse, self.train, self.own_loss, settings,
+              teacher=self.dense if settings.distill else None, state=self.folder / STATE)
         sparse = sparse if adapters is None else adapters.merge_and_unload()
         self.losses['adapted'] = self.loss(sparse)
-        return sparse, chosen
+        return sparse
 
 
 def as_input(tokens: Tensor) -> dict[str, Tensor]:

@@ -2,10 +2,9 @@
 data, losses, training and the report."""
 
 from experiments.surgery.adaptation import Adaptation, adapt
-from experiments.surgery.learned_graphs import LearnedGraphs
 from experiments.surgery.lora import check_lora, with_adapters
 from experiments.surgery.losses import loss_of, mean_loss
 from experiments.surgery.tokens import drawn_tokens, read_tokens
 
-__all__ = ['Adaptation', 'LearnedGraphs', 'adapt', 'check_lora', 'drawn_tokens', 'loss_of',
-           'mean_loss', 'read_tokens', 'with_adapters']
+__all__ = ['Adaptation', 'adapt', 'check_lora', 'drawn_tokens', 'loss_of', 'mean_loss',
+           'read_tokens', 'with_adapters']

@@ -3,7 +3,6 @@ graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +14,11 @@ from tqdm import trange
 
 from experiments.surgery.losses import Loss, logits_of, trimmed
 from experiments.surgery.tokens import PADDING
-from graphattn.sources import LearnedMaskSource
 from graphattn.utils.files import write_whole
 from graphattn.utils.reading import load_tensors
 from graphattn.utils.schema import check_schema
 
 SAVE_EVERY = 50  # steps
-MASK_LR = 0.05  # of the logits of learned masks, which Adam moves by about this in a step
 
 
 class Adaptation(NamedTuple):
@@ -45,12 +42,10 @@ class Adaptation(NamedTuple):
 
 
 def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
-          teacher: nn.Module | None = None, state: Path | None = None,
-          penalty: Callable[[], Tensor] | None = None) -> list[float]:
+          teacher: nn.Module | None = None, state: Path | None = None) -> list[float]:
     """Train all parameters of a model that require a gradient.
 
-    The logits of learned masks have a higher learning rate than other parameters. If the file
-    ``state`` exists, the training continues from it with the same results as without an
+    If the file ``state`` exists, the training continues from it with the same results as without an
     interruption. If the training in the file is finished, the model is loaded and not trained.
 
     Args:
@@ -61,14 +56,12 @@ def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
         teacher (Module, optional): The dense model, if ``settings.distill`` is positive.
         state (Path, optional): The file that stores the state of the training. It is written every
             50 steps and after the last step.
-        penalty (Callable, optional): A function that returns a term, which is added to the loss.
 
     Returns:
         list of float: The loss of each step.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(_groups(model, settings.lr), weight_decay=0.)
-    rates = [group['lr'] for group in optimizer.param_groups]
+    optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=0.)
     losses: list[float] = []
     if state is not None and state.is_file():
         try:
@@ -84,11 +77,10 @@ def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
         for step in trange(len(losses), settings.steps, initial=len(losses), total=settings.steps,
                            desc='adapting', unit='step', disable=None):
             torch.manual_seed(settings.seed * 1_000_003 + step)
-            for group, rate in zip(optimizer.param_groups, rates):
-                group['lr'] = rate * _schedule(step, settings.steps)
+            for group in optimizer.param_groups:
+                group['lr'] = settings.lr * _schedule(step, settings.steps)
             batch = trimmed(tokens[_batch(len(tokens), settings, step)])
             value = _objective(model, batch, loss, settings, teacher, step)
-            value = value if penalty is None else value + penalty()
             optimizer.zero_grad()
             value.backward()
             nn.utils.clip_grad_norm_(parameters, 1.)
@@ -103,19 +95,6 @@ def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
                 write_whole(state, lambda path, content=content: torch.save(content, path))
     model.eval()
     return losses
-
-
-def _groups(model: nn.Module, lr: float) -> list[dict[str, object]]:
-    """Return the parameters that are trained, as groups for the optimizer with their learning
-    rates. The logits of learned masks are the last group."""
-    masks = {name for name, source in model.named_modules()
-             if isinstance(source, LearnedMaskSource)}
-    groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            groups[name.rpartition('.')[0] in masks].append(parameter)
-    return [{'params': group, 'lr': MASK_LR if is_mask else lr}
-            for is_mask, group in groups.items() if group]
 
 
 def _objective(model: nn.Module, batch: Tensor, loss: Loss, settings: Adaptation,

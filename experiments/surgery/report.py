@@ -35,8 +35,7 @@ class Losses(Result):
     adapted: float
     rise: float  #: Of the adapted loss over the dense one.
     density: float
-    share: float | None  #: Of the dense model's weight that the edges hold.
-    learned: float | None  #: Right after learned graphs were frozen.
+    share: float  #: Of the dense model's weight that the edges hold.
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class Head(Result):
 
     head: str  #: Layer and number.
     pattern: str
-    share: float | None  #: Of the dense model's weight.
-    error: float | None  #: Of its output.
+    share: float  #: Of the dense model's weight.
+    error: float  #: Of its output.
     density: float
     cost: float | None  #: Rise of the loss over the error.
     hops: float
@@ -115,9 +114,9 @@ def write_report(path: Path, model: nn.Module, chosen: Fit,
                   float(proven.hops_of_head[row]), float(proven.gap_of_head[row]),
                   float(proven.sigma_of_head[row]))
              for row, head in enumerate(chosen.as_table())]
-    losses = Losses(*(results[name] for name in ('dense', 'cut', 'adapted')),
-                    results['adapted'] / results['dense'] - 1, results['density'],
-                    results['share'], results.get('learned'))
+    losses = Losses(**{name: results[name] for name in ('dense', 'cut', 'adapted', 'density',
+                                                        'share')},
+                    rise=results['adapted'] / results['dense'] - 1)
     lengths = [Lengths(**row, times=row['dense_ms'] / row['sparse_ms'])
                for row in results['lengths']]
     with in_style():
@@ -140,9 +139,7 @@ def write_report(path: Path, model: nn.Module, chosen: Fit,
 
 def _draw(chosen: Fit, costs: np.ndarray | None) -> Figure:
     """Draw the density, the error and the cost of each head as images with a row for each layer."""
-    panels = {'density, %': 100 * chosen.density}
-    if not np.isnan(chosen.error).all():
-        panels['error, %'] = 100 * chosen.error
+    panels = {'density, %': 100 * chosen.density, 'error, %': 100 * chosen.error}
     if costs is not None:
         panels['cost'] = costs
     num_heads = int(np.bincount(chosen.layer).max())

@@ -228,9 +228,7 @@ def attached(
 
 @contextmanager
 def kept(model: nn.Module) -> Iterator[None]:
-    """Return a context manager that restores, at its end, the attachments that a model had at its
-    beginning: which modules attended along which source, with which settings and learned
-    teleports."""
+    """Restore, at the end of a block, the attachments that a model had at its beginning."""
     check_unchanged(model)
     before = {module: (module.graph_attachment, getattr(module, 'graph_source', None),
                        getattr(module, 'graph_teleport_logit', None))
@@ -286,9 +284,7 @@ def detach(model: PreTrainedModel, *, layers: Sequence[int | str] | None = None,
 
 def _sources_of(along: Any, layers: Sequence[int | str] | None, modules: dict[str, nn.Module],
                 ) -> tuple[Sequence[int | str] | None, dict[str, GraphSource | None]]:
-    """Return a pair: the layers that the caller named, or ``None``; and a dict from the name of
-    each module to attach to its source. ``along`` and ``layers`` are the arguments of
-    :func:`attach`. ``modules`` contains the attention modules of the model by name."""
+    # Returns the layers that the caller named, or None, and the source of each module by name.
     if callable(getattr(along, 'along', None)):
         along = along.along()
     if isinstance(along, Mapping):
@@ -308,8 +304,7 @@ def _sources_of(along: Any, layers: Sequence[int | str] | None, modules: dict[st
 
 def _plan(source: GraphSource | None, heads: Sequence[int] | None, name: str, module: nn.Module,
           backend: str, learn_teleport: bool) -> tuple[GraphSource | None, tuple[int, ...] | None]:
-    """Return the source that a module will have once it is attached, and its attached heads, or
-    ``None`` for all heads. The arguments are those of :func:`attach`, for the module ``name``."""
+    # Returns the source of the module once it is attached, and its attached heads, None for all.
     before = getattr(module, 'graph_attachment', None)
     if heads is None:
         _check_free(name, module)
@@ -339,9 +334,7 @@ def attends(module: nn.Module) -> bool:
 
 def _without(name: str, module: nn.Module, heads: Sequence[int] | None,
              ) -> tuple[GraphSource | None, tuple[int, ...] | None]:
-    """Return the source and the attached heads that the module ``name`` will have once ``heads``
-    are detached, or a pair of ``None`` if no head is left. All heads are detached if ``heads`` is
-    ``None``."""
+    # Returns what _plan does, once `heads` (all if None) are detached; (None, None) without any.
     if heads is None:
         return None, None
     heads, has = check_head_numbers(heads, name, module), module.graph_attachment.heads
@@ -358,8 +351,6 @@ def _without(name: str, module: nn.Module, heads: Sequence[int] | None,
 
 
 def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> None:
-    """Detach those of the given heads of the module ``name`` that are attached, so that
-    :func:`attach` accepts these heads again. If ``heads`` is ``None``, detach all heads."""
     if not attends(module):
         return
     has = module.graph_attachment.heads
@@ -375,8 +366,7 @@ def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> Non
 
 def switch(module: nn.Module, attachment: Attachment, source: GraphSource | None = None,
             logit: nn.Parameter | None = None) -> None:
-    """Replace the attachment of a module with its hooks, its source, and ``logit``, the parameter
-    of its learned teleport. Without ``source`` or ``logit``, the module has none afterwards."""
+    """Replace the attachment, hooks, source and learned teleport of a module."""
     _remove_hooks(module)
     for name, value in (('graph_source', source), ('graph_teleport_logit', logit)):
         if hasattr(module, name):
@@ -416,9 +406,8 @@ def _remember_layers(model: nn.Module) -> None:
 
 
 def forget(model: nn.Module) -> None:
-    """Restore the original attention of all modules of a model, and remove their sources. Outer
-    modules come first, because a change of their config also changes the configs of inner
-    modules."""
+    """Restore the original attention of all modules of a model, and remove their sources."""
+    # Outer modules come first: a change of their config also changes those of inner modules.
     before: dict[str, Any] = {}
     for module in model.modules():
         if hasattr(module, 'graph_attachment'):

@@ -26,17 +26,8 @@ BLOCK = 2**20  # weights at once
 
 def run_all(model: nn.Module, modules: dict[str, nn.Module], batches: Iterable[Any],
             watching: Attending, ids: Tensor) -> None:
-    """Run an attached model on all batches. In its attached modules, ``watching`` computes the
-    attention and measures the weights.
-
-    Args:
-        model (Module): The model. Its attachments change, so call this function inside
-            :func:`kept`.
-        modules (dict): Attention modules of the model by name.
-        batches (iterable): Inputs of the model: dicts of its arguments, or ``input_ids``.
-        watching (Attending): Computes the attention and measures its weights.
-        ids (Tensor): Ids of the tokens that count as special, int64 ``[num_ids]``.
-    """
+    """Run an attached model on all batches, with the attention of ``watching``."""
+    # Its attachments change, so callers restore them by kept().
     for name, module in modules.items():
         if attends(module):
             switch(module, replace(module.graph_attachment, is_named=False,
@@ -68,7 +59,6 @@ def as_batches(batches: Any) -> Iterable[Any]:
 
 
 def _arguments(batch: Any, device: torch.device) -> dict[str, Any]:
-    """Return the arguments of a model that one of several batches stands for, without labels."""
     if isinstance(batch, Sequence) and len(batch) == 1 and isinstance(batch[0], Tensor):
         batch = batch[0]  # of a DataLoader of a TensorDataset
     given = batch if isinstance(batch, Mapping) else {'input_ids': batch}
@@ -96,42 +86,20 @@ def _tensor(name: str, value: Any, device: torch.device) -> Any:
 
 @dataclass
 class Attending(ABC):
-    """Base class of attention that measures its own weights, sequence by sequence. A subclass
-    defines :meth:`_see`, which measures the weights of one sequence and returns its output.
+    """Base class of attention that measures its own weights, sequence by sequence."""
 
-    Args:
-        is_special (tuple of Tensor): Which tokens of the current batch are special: a bool Tensor
-            ``[batch, length]`` for ``input_ids``, and one for ``decoder_input_ids``. ``None`` in
-            place of a Tensor if the batch lacks these ids.
-        is_first (bool): Whether no module has attended in the current batch yet.
-        lengths (list of int): Number of tokens of each sequence so far, counted in the first module
-            that attends in each batch.
-    """
-
+    # Bool [batch, length] for input_ids and for decoder_input_ids, None if the batch lacks them.
     is_special: tuple[Tensor | None, ...] = field(default=(None, None), kw_only=True)
-    is_first: bool = field(default=False, kw_only=True)
-    lengths: list[int] = field(default_factory=list, kw_only=True)
+    is_first: bool = field(default=False, kw_only=True)  # no module has attended in this batch yet
+    lengths: list[int] = field(default_factory=list, kw_only=True)  # as the first module has them
 
     def begin(self, *is_special: Tensor | None) -> None:
-        """Begin a batch, whose special tokens are given as for the attribute ``is_special``."""
         self.is_special, self.is_first = is_special, True
 
     def attend(self, name: str, query: Tensor, key: Tensor, value: Tensor, tokens: PaddedTokens,
                rules: PairRules, *, scale: float | None, softcap: float | None,
                sink: Tensor | None) -> Tensor:
-        """Return the output of one call of an attention module, and measure its weights.
-
-        Args:
-            name (str): Name of the module.
-            query, key, value, tokens, rules, scale, softcap, sink: As in
-                :func:`graphattn.layers.padded.attend_padded`.
-
-        Returns:
-            Tensor ``[batch, num_queries, heads, value_channels]``, 0 for padding.
-
-        Raises:
-            ValueError: The queries and the keys are not the same tokens, as with a cache.
-        """
+        """Return what :func:`graphattn.layers.padded.attend_padded` does; measure the weights."""
         if not tokens.is_square:
             raise ValueError("'batches' must contain whole sequences (got keys that are not the "
                              "tokens of the queries); pass no cache to the model")
@@ -161,65 +129,31 @@ class Attending(ABC):
 
     @abstractmethod
     def _see(self, name: str, one: OneSequence, value: Tensor, is_special: Tensor | None) -> Tensor:
-        """Measure the weights of one sequence in an attention module, and return the output.
-
-        Args:
-            name (str): Name of the module.
-            one (OneSequence): Queries and keys of the sequence.
-            value (Tensor): Values ``[heads, length, value_channels]``.
-            is_special (Tensor, optional): Whether each token is special, bool ``[length]``.
-
-        Returns:
-            Tensor ``[heads, length, value_channels]``.
-        """
+        """Measure the weights of one sequence; return the output ``[heads, length, channels]``."""
 
 
 @dataclass
 class OneSequence:
-    """Queries and keys of one sequence in an attention module, and everything else that determines
-    its attention weights.
+    """Queries and keys of one sequence, and what else determines its attention weights."""
 
-    Args:
-        query (Tensor): ``[heads, length, channels]``.
-        key (Tensor): Shaped like ``query``.
-        scale (float): Factor of the dot products.
-        row (Tensor): The row of the padded batch that contains the sequence: the same number for
-            each token, int64 ``[length]``.
-        slot (Tensor): Position of each token in this row, int64 ``[length]``.
-        rules (PairRules): Which query may attend to which key, and biases of logits.
-        batch (int): Number of rows of the padded batch.
-        softcap (float, optional): Bound on the absolute logits before biases.
-        sink (Tensor, optional): Logit of each head's sink, ``[heads, 1, 1]``.
-    """
-
-    query: Tensor
+    query: Tensor  # [heads, length, channels]
     key: Tensor
     scale: float
-    row: Tensor
-    slot: Tensor
+    row: Tensor  # of the padded batch, the same for each token, int64 [length]
+    slot: Tensor  # position of each token in this row, int64 [length]
     rules: PairRules
-    batch: int
+    batch: int  # rows of the padded batch
     softcap: float | None
-    sink: Tensor | None
+    sink: Tensor | None  # [heads, 1, 1]
 
     def blocks(self) -> Iterator[Tensor]:
-        """Return an iterator over all queries, a few consecutive ones at a time, as int64 indices
-        ``[rows]``. Such a block has at most 2^20 attention weights over all heads, unless a single
-        query has more."""
+        """Yield indices of a few consecutive queries at a time, until all were yielded."""
         heads, length, _ = self.query.shape
         return iter(torch.arange(length, device=self.query.device).split(
             max(1, BLOCK // (length * heads))))
 
     def weights(self, rows: Tensor, heads: slice = slice(None)) -> Tensor:
-        """Return the attention weights of the queries ``rows``, ``[heads, rows, length]``.
-
-        A weight is positive if and only if the query may attend to the key. A weight that would
-        underflow is the smallest normal number, so that the pairs of a head can be counted.
-
-        Args:
-            rows (Tensor): Indices of queries, int64 ``[rows]``.
-            heads (slice): Heads to return the weights of; all if omitted.
-        """
+        """Return the attention weights of the queries ``rows``, ``[heads, rows, length]``."""
         logit = (self.query[heads, rows] * self.scale) @ self.key[heads].transpose(1, 2)
         if self.softcap is not None:
             logit = self.softcap * (logit / self.softcap).tanh()
@@ -235,14 +169,12 @@ class OneSequence:
         whole = weight.sum(-1, keepdim=True)
         if self.sink is not None:
             whole = whole + (self.sink[heads] - highest).exp()
-        tiny = torch.finfo(weight.dtype).tiny
+        tiny = torch.finfo(weight.dtype).tiny  # allowed pairs stay positive, so they can be counted
         weight = (weight / whole.clamp(min=tiny)).clamp_(min=tiny)
         return weight.masked_fill_(logit == -math.inf, 0)
 
     def _terms(self, rows: Tensor, heads: slice) -> Iterator[Tensor]:
-        """Yield the masks and biases that apply to the logits of the queries ``rows``, each
-        ``[heads or 1, rows, length]``. A bool mask is ``True`` where a query may attend to a key. A
-        floating bias is added to the logits."""
+        # Each is [heads or 1, rows, length]: where a query may attend (bool), or added to logits.
         query, key = torch.broadcast_tensors(self.slot[rows, None], self.slot)
         if self.rules.causal:
             yield (key <= query).unsqueeze(0)

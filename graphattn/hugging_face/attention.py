@@ -77,8 +77,7 @@ def graph_attention(
 
 def _is_traced(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None,
                position_bias: Tensor | None, options: dict[str, Any]) -> bool:
-    """Return whether compiled code can attend along the source without a graph break, because the
-    pattern and the length of the sequences determine all edges."""
+    # Compiled code has no graph break if the pattern and the length determine all edges.
     attachment = getattr(module, 'graph_attachment', None)
     if attachment is None or not attachment.attends or attachment.watch is not None:
         return False
@@ -100,8 +99,6 @@ def _attend_traced(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, dropout: float,
     scaling: float | None, is_causal: bool | None, **options: Any,
 ) -> tuple[Tensor, None]:
-    """Return the output of attention in compiled code, without a graph break, and ``None`` in place
-    of weights. The arguments are those of :func:`graph_attention`."""
     attachment, source = module.graph_attachment, module.graph_source
     batch, heads, length, _ = query.shape
     query, key, value = (_as_autocast(x).transpose(1, 2).flatten(0, 1)
@@ -183,9 +180,7 @@ def _attend(
 
 
 def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """Return whether a call is cross-attention. It is if the keys come from other hidden states
-    than the queries. It also is if there are not as many keys as queries, and neither a cache nor a
-    mask that the model has built explains this."""
+    # Other keys without a cache, or a mask of the model, that would explain their number.
     is_told = attachment.has_cache or isinstance(mask, LazyMask)
     return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
 
@@ -199,8 +194,6 @@ def _wants_weights(options: dict[str, Any]) -> bool:
 def _packed_lengths(module: nn.Module, options: dict[str, Any], mask: Tensor | None, query: Tensor,
                     key: Tensor, is_causal: bool, is_cross: bool,
                     has_indices: bool) -> tuple[int, ...] | None:
-    """Return the lengths of all sequences if rows of the batch contain several sequences, or
-    ``None`` if each row contains one."""
     pointers = {name: options[name] for name in POINTERS if options.get(name) is not None}
     call, is_lazy = present_call(), isinstance(mask, LazyMask)
     packing = mask.packing if is_lazy else None if call is None else call.packing
@@ -245,7 +238,7 @@ def _warn_of_cross(kind: str) -> None:
 
 
 def _warn_of_growth(source: GraphSource) -> None:
-    """Warn if tokens get other edges as their sequence grows, which cached tokens cannot follow."""
+    # Cached tokens keep their edges, so they cannot follow a pattern that changes with the length.
     for pattern in getattr(source, 'patterns', ()):
         if isinstance(pattern, Pattern) and _changes(pattern, source.seed):
             warnings.warn(f"the edges of {pattern} change as a sequence grows, but tokens in a "
@@ -271,8 +264,7 @@ def _changes(pattern: Pattern, seed: int | None) -> bool:
 
 
 def _as_autocast(x: Tensor) -> Tensor:
-    """Return ``x`` in the dtype that autocast gives to the inputs of SDPA, or ``x`` itself without
-    autocast. Queries and keys may have another dtype, because rotary embeddings change it."""
+    # Rotary embeddings change the dtype of queries and keys.
     return x.to(torch.get_autocast_dtype(x.device.type)) if is_autocast(x) else x
 
 
@@ -312,8 +304,7 @@ def _check_options(options: dict[str, Any], module: nn.Module, mask: Tensor | No
 
 def _check_part(module: nn.Module, is_cross: bool, position_bias: Tensor | None,
                 indices: Tensor | None, options: dict[str, Any]) -> None:
-    """Raise a ``ValueError`` if a call has an argument that sequence parallelism does not support,
-    such as ``position_bias``, because no process has all tokens of the batch."""
+    # No process has all tokens of the batch.
     refused = {'encoder_hidden_states': is_cross or None, 'position_bias': position_bias,
                'indices': indices, 'sliding_window': options.get('sliding_window'),
                'output_attentions': options.get('output_attentions') or None}
@@ -324,9 +315,7 @@ def _check_part(module: nn.Module, is_cross: bool, position_bias: Tensor | None,
 
 
 def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -> bool:
-    """Return whether the attention of ``module`` is causal. The argument ``is_causal`` decides if
-    it is ``True``, or if it is ``False`` and there is no mask. Otherwise the attribute
-    ``module.is_causal`` decides, because modules that get a mask always pass ``False``."""
+    # Modules that get a mask always pass False, so then their attribute decides.
     if is_causal is None or mask is not None and not is_causal:
         return getattr(module, 'is_causal', is_causal is None)
     return is_causal
@@ -334,17 +323,13 @@ def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -
 
 def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
            is_cross: bool) -> Tensor:
-    """Return the mask that applies to a call. It is ``mask``, unless the model passes none, the
-    module decides in its place (:func:`_is_left_to_module`), or it lacks the keys of a prefix
-    (:func:`_lacks_prefix`). Then it is the result of :func:`_unmasked`."""
     if mask is None or _lacks_prefix(mask, key) or _is_left_to_module(mask, is_causal):
         return _unmasked(query, key, is_causal, is_cross)
     return mask.for_queries(query.size(2)) if isinstance(mask, LazyMask) else mask
 
 
 def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:
-    """Return the mask that a model implies if it passes none. It has no padding. It is causal from
-    the first key on if ``is_causal`` is set, except for a single query and cross-attention."""
+    # No padding, and causal from the first key on, but for a single query and cross-attention.
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
     is_causal &= num_queries > 1 and not is_cross
@@ -355,17 +340,14 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> La
 
 
 def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
-    """Return whether ``is_causal`` decides although the mask contradicts it. It does if
-    transformers would pass no mask to its own SDPA, because the mask says only whether attention is
-    causal."""
+    # Transformers passes no mask to its own SDPA that says only whether attention is causal.
     return (isinstance(mask, LazyMask) and mask.implementation == 'sdpa'
             and mask.is_bidirectional == is_causal and mask.padding() is None
             and mask.made_for('sdpa') is None)
 
 
 def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
-    """Return whether a mask without padding and causality has fewer keys than ``key``, as in prefix
-    tuning of an encoder, where more keys come before the first token."""
+    # In prefix tuning of an encoder, more keys come before the first token.
     return (isinstance(mask, LazyMask) and mask.is_bidirectional and mask.size(3) < key.size(2)
             and mask.how.get('attention_mask') is None)
 
@@ -414,27 +396,14 @@ def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
 
 
 def _padding(mask: Tensor) -> tuple[Tensor | None, bool]:
-    """Return which keys a mask marks as tokens, and whether it also has biases for the logits of
-    tokens.
-
-    Args:
-        mask (Tensor): Mask of the keys ``[batch, num_keys]``, bool (``True`` = attend) or floating
-            (added to logits).
-
-    Returns:
-        A pair: bool Tensor ``[batch, num_keys]``, ``True`` at tokens, or ``None`` if all keys are
-        tokens; and a bool.
-    """
+    """Return which keys are tokens, or ``None`` for all, and whether the mask also has biases."""
     is_token = mask if mask.dtype == torch.bool else ~(mask < PADDING_BELOW)
     says_more = mask.dtype != torch.bool and (mask.requires_grad or bool(mask[is_token].any()))
     return None if bool(is_token.all()) else is_token, says_more
 
 
 def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool) -> None:
-    """Raise a ``ValueError`` unless ``mask`` has the queries and keys of a call. If it has padding,
-    it must mark each key as token or padding, except for keys that a cache has not filled yet.
-    ``same_tokens`` says whether the queries and the keys are the same tokens, perhaps after a
-    cache."""
+    # A mask with padding marks each key as token or padding, but for keys not yet in a cache.
     is_token, lengths = mask.how.get('attention_mask'), (query.size(2), key.size(2))
     if is_token is None and mask.shape[2:] != lengths:
         raise ValueError(f"the mask that the model builds must have {lengths[0]} queries and "

@@ -80,8 +80,7 @@ def _enter_model(names: list[str], is_plain: bool, joins: bool, model: nn.Module
 
 
 def leaving_model(model: nn.Module, args: tuple, out: Any) -> None:
-    """End the :class:`Call` that :func:`entering_model` began, or raise a ``ValueError`` if it
-    marked several sequences in a row and no attention has seen the marks."""
+    """End the call, unless it marked sequences that no attention has seen: a ``ValueError``."""
     place = _place()
     if place.call is None:
         return
@@ -99,8 +98,7 @@ def leaving_model(model: nn.Module, args: tuple, out: Any) -> None:
 
 
 def entering_attention(module: nn.Module) -> Callable:
-    """Return a forward pre-hook for an attached ``module``, which records in its attachment
-    whether keys come from other hidden states than queries, and whether there is a cache."""
+    """Return a forward pre-hook of a module that notes other keys and a cache in its attachment."""
     return partial(_enter_attention, _arguments(type(module)))
 
 
@@ -122,7 +120,6 @@ def _arguments(kind: type[nn.Module]) -> list[str]:
 
 @cache
 def _has_own_masks(kind: type[nn.Module]) -> bool:
-    """Return whether the code of a model may build masks from more than tokens and padding."""
     from transformers import PreTrainedModel
     own = kind.__mro__[:kind.__mro__.index(PreTrainedModel)]
     try:

@@ -33,9 +33,9 @@ class Fit:
         patterns (tuple of str): The expression of each head's pattern, or the name of its clusters,
             such as ``'8 keys of 32 clusters'``.
         share (ndarray): Fraction of each head's attention weight that lies on the edges of its
-            pattern, ``[heads]``; NaN if it was not measured.
+            pattern, ``[heads]``.
         error (ndarray): Squared error of each head's output along its pattern, relative to the
-            squared norm of its output with full attention, ``[heads]``; NaN if it was not measured.
+            squared norm of its output with full attention, ``[heads]``.
         density (ndarray): Fraction of the (query, key) pairs allowed by the model's masks that are
             edges, ``[heads]``.
         clusters (dict): The clusters of the heads that attend along clusters, by row.
@@ -67,22 +67,18 @@ class Fit:
 
     def as_table(self) -> list[dict[str, object]]:
         """Return a list with a dict for each head: its layer, number, pattern, share, error and
-        density. Long expressions are shortened, and numbers that were not measured are ``None``."""
+        density. Long expressions are shortened."""
         number = [int((self.layer[:row] == at).sum()) for row, at in enumerate(self.layer)]
         return [{'layer': self.layers[at], 'head': number[row],
                  'pattern': str(self.pattern(row)),
-                 'share': _known(self.share[row]), 'error': _known(self.error[row]),
-                 'density': float(self.density[row])}
+                 **{name: float(getattr(self, name)[row])
+                    for name in ('share', 'error', 'density')}}
                 for row, at in enumerate(self.layer)]
 
     def __repr__(self) -> str:
         return (f'Fit({len(self.layers)} layers, {len(self.layer)} heads, '
                 f'density={self.density.mean():.2%}, share={self.share.mean():.1%}, '
                 f'error={self.error.mean():.1%})')
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = None) -> Fit:
@@ -158,16 +154,7 @@ def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = Non
 
 
 def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
-    """Return the index of the pattern that is chosen for each head, int64 ``[heads]``.
-
-    Args:
-        budget (float): Largest sum over heads of the mean number of edges of a query.
-        profile (Profile): Errors and edges of the patterns.
-        cost (ndarray): Weight of each head's error, ``[heads]``.
-
-    Raises:
-        ValueError: The smallest patterns exceed the budget.
-    """
+    # Greedy, along the convex hull of each head; `budget` is the sum over heads of mean edges.
     hulls = [_hull(edges, error) for edges, error in zip(profile.pattern_edges,
                                                          profile.pattern_error)]
     spent = sum(profile.pattern_edges[head, hull[0]] for head, hull in enumerate(hulls))
@@ -196,8 +183,7 @@ def _within(budget: float, profile: Profile, cost: np.ndarray) -> np.ndarray:
 
 
 def _hull(edges: np.ndarray, error: np.ndarray) -> list[int]:
-    """Return the indices of the patterns on the lower convex hull of the points (edges, error) of
-    one head, with ascending edges. Both arrays are ``[patterns]``."""
+    # Of the points (edges, error), those on the lower convex hull, with ascending edges.
     hull: list[int] = []
     for at in np.lexsort((error, edges)):
         if hull and error[at] >= error[hull[-1]]:

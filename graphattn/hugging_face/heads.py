@@ -21,8 +21,7 @@ __all__ = ['check_head_numbers', 'source_of_heads', 'without_heads']
 
 
 def check_head_numbers(heads: Sequence[int], name: str, module: nn.Module) -> tuple[int, ...]:
-    """Return ``heads``, some numbers of heads of a module, as a tuple. Raise an error if a number
-    is out of range or occurs twice, or if there are none."""
+    """Return numbers of heads of a module as a tuple, or raise an error."""
     if isinstance(heads, str) or not isinstance(heads, Sequence):
         raise TypeError(f"'heads' must be a sequence of ints, such as [0, 2] (got "
                         f"{type(heads).__name__})")
@@ -42,17 +41,7 @@ OF_HEADS = PatternSource | ContentClusterSource  # which list what each head att
 
 def source_of_heads(source: GraphSource | None, heads: tuple[int, ...], module: nn.Module,
                     before: OF_HEADS | None) -> OF_HEADS:
-    """Return a source for all heads of a module. The given heads attend along ``source``, and the
-    other heads attend as before: along ``before``, or to all keys.
-
-    Args:
-        source (GraphSource, optional): A source of one pattern, or of one pattern for each of
-            ``heads``.
-        heads (tuple of int): Numbers of the heads that attend along ``source``.
-        module (nn.Module): Their module.
-        before (GraphSource, optional): The source of the module if some of its heads are already
-            attached.
-    """
+    """Return a source in which the other heads attend along ``before``, or to all keys."""
     if not _lists_heads(source):
         raise ValueError(f"'along' must be one pattern, or a sequence of patterns with one for "
                          f"each head in 'heads' (got {type(source).__name__}, which has the "

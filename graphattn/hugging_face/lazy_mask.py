@@ -184,18 +184,13 @@ class LazyMask(Tensor):
 
 
 def lazy_mask(**how: Any) -> LazyMask | None:
-    """Return a :class:`LazyMask` with the given arguments. Transformers calls this function in
-    place of its own functions that build masks.
-
-    In compiled code, return ``None`` if the mask says only whether attention is causal, as
-    transformers does for SDPA. Any other mask causes a graph break.
-    """
+    """Return a :class:`LazyMask`, in place of transformers' own functions that build masks."""
+    # In compiled code, None if the mask says only whether attention is causal, as transformers does
+    # for SDPA; any other mask causes a graph break.
     return None if torch.compiler.is_compiling() and _is_implied(how) else _made_lazily(**how)
 
 
 def _is_implied(how: dict[str, Any]) -> bool:
-    """Return whether compiled code needs no mask, because the mask with the arguments ``how`` says
-    only whether attention is causal. The attention module itself knows this."""
     from transformers.masking_utils import bidirectional_mask_function
     call = present_call()
     if how.get('attention_mask') is not None or how.get('use_vmap', False) or (
@@ -217,6 +212,5 @@ def _made_lazily(**how: Any) -> LazyMask:
 
 
 def lazy_mask_of_logits(**how: Any) -> LazyMask:
-    """Return a mask that stores the given arguments and has floating values, for models that add
-    masks to logits."""
+    """Return a lazy mask of floating values, for models that add masks to logits."""
     return _made_lazily(implementation='eager', **how)

@@ -26,8 +26,7 @@ _LOOKS_CROSS = re.compile(r'cross|encdec|encoder_attn', re.IGNORECASE)
 
 
 def attention_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """Return a dict of the modules that look up their attention in transformers'
-    AttentionInterface, by name."""
+    """Return the modules that look up their attention in AttentionInterface, by name."""
     from transformers import PreTrainedModel
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"'model' must be a PreTrainedModel of transformers (got "
@@ -52,16 +51,14 @@ def _asks(kind: type[nn.Module]) -> bool:
 
 
 def configured(model: PreTrainedModel) -> list[nn.Module]:
-    """Return all modules that have a config with the name of an implementation of attention. Outer
-    modules come first."""
+    """Return all modules whose config names an implementation of attention, outer ones first."""
     from transformers import PreTrainedModel
     return [module for module in model.modules()
             if isinstance(module, PreTrainedModel) or _asks(type(module))]
 
 
 def own_configs(model: PreTrainedModel) -> None:
-    """Give a model its own copies of its configs, because other models may share the originals.
-    Modules that share a config share the copy."""
+    """Give a model its own copies of its configs, which other models may share."""
     from transformers import PreTrainedConfig
     copied: dict[int, object] = {}
     for module in model.modules():
@@ -71,9 +68,8 @@ def own_configs(model: PreTrainedModel) -> None:
 
 
 def implementations(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the names of the implementations of attention in a config, such as ``'sdpa'``. The key
-    ``''`` has that of the config itself, and the name of each nested config has such a dict again.
-    The setter ``config._attn_implementation`` accepts this form."""
+    """Return the implementation of attention in a config under ``''``, and of nested configs."""
+    # The setter config._attn_implementation accepts this form.
     inner = {name: getattr(config, name, None) for name in config.sub_configs}
     return {'': config._attn_implementation, **{
         name: implementations(part) for name, part in inner.items() if part is not None}}
@@ -86,8 +82,7 @@ def along_graphs(before: dict[str, Any] | str) -> dict[str, Any] | str:
 
 
 def _looks_cross(name: str, module: nn.Module) -> bool:
-    """Return whether a module is probably cross-attention, judging by its name, its class and its
-    attribute ``is_cross_attention``. Only a call can show it with certainty."""
+    # Only a call can show it with certainty.
     return bool(getattr(module, 'is_cross_attention', False)
                 or _LOOKS_CROSS.search(f'{name.rpartition(".")[2]} {type(module).__name__}')
                 or 'crossattention' in name)
@@ -105,8 +100,6 @@ def warn_of_rest(model: PreTrainedModel, modules: dict[str, nn.Module], num_cros
 
 
 def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -> list[str]:
-    """Return the names of attention classes that do not use transformers' AttentionInterface.
-    ``modules`` has the modules that use it."""
     around = {part for name in modules for part in accumulate(name.split('.'), '{}.{}'.format)}
     kinds = {type(module).__name__ for name, module in model.named_modules()
              if name not in around and modules.keys().isdisjoint(
@@ -115,8 +108,7 @@ def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -
 
 
 def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -> list[str]:
-    """Return the names of the modules that ``layers`` lists. By default, these are all modules of
-    self-attention."""
+    """Return the names of the modules that ``layers`` lists, or of all self-attention."""
     own = [name for name, module in modules.items() if not _looks_cross(name, module)]
     if layers is None:
         layers = own
@@ -143,7 +135,6 @@ def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) ->
 
 
 def heads_of(module: nn.Module) -> int | None:
-    """Return the number of heads of a module, or None if its config does not have this number."""
     try:
         return getattr(module.config, 'num_attention_heads', None)
     except RuntimeError:  # of a config of layers that differ in it
@@ -152,8 +143,7 @@ def heads_of(module: nn.Module) -> int | None:
 
 def check_heads(source: GraphSource | None, name: str, module: nn.Module,
                 learn_teleport: bool) -> None:
-    """Raise an error unless the module has as many heads as ``source``. With ``learn_teleport``,
-    the number of heads must be known."""
+    """Raise an error unless the module has as many heads as ``source``."""
     heads = heads_of(module)
     if learn_teleport and heads is None:
         raise ValueError(f"'learn_teleport' must be False for {name!r}, because the number of its "

@@ -38,8 +38,7 @@ class Packing:
     @staticmethod
     def of_call(given: Mapping[str, Any], takes_positions: bool,
                 joins_tokens: bool) -> Packing | None:
-        """Return what the arguments of a model may mark, or ``None`` if they cannot mark any
-        sequences."""
+        """Return what the arguments of a model may mark, or ``None`` if they mark nothing."""
         pointers = {name: given[name] for name in POINTERS if given.get(name) is not None}
         position_ids = given.get('position_ids')
         # A mask says that each row is one sequence, as in transformers.
@@ -56,7 +55,6 @@ class Packing:
 
     @property
     def name(self) -> str:
-        """Return the name of the argument that marks sequences."""
         return next(iter(self.pointers), 'position_ids')
 
     def marks_any(self) -> bool:
@@ -64,8 +62,7 @@ class Packing:
         return bool(self.pointers) or between_starts(self.position_ids, False) is not None
 
     def is_replaced(self, own: Tensor | None) -> bool:
-        """Return whether ``own``, the position ids of a layer, are those of one sequence in a row,
-        although the model got others."""
+        """Return whether a layer got position ids of one sequence in place of the model's."""
         given = self.position_ids
         if given is None or own is None or own.dim() != 2 or own.size(1) != given.size(1):
             return False
@@ -76,8 +73,7 @@ class Packing:
         return self._is_replaced
 
     def lengths(self, query: Tensor, key: Tensor, is_encoder: bool) -> tuple[int, ...] | None:
-        """Return the lengths of all sequences, row by row, or ``None`` if each row contains one
-        sequence."""
+        """Return the lengths of all sequences, or ``None`` if each row contains one."""
         # All layers share the result, whose values are read once.
         at = len(query), query.size(2), key.size(2), is_encoder
         if at not in self._found:
@@ -100,8 +96,7 @@ class Packing:
 
 
 def joins_tokens(model: nn.Module) -> bool:
-    """Return whether neighbouring tokens meet outside attention, also those of two sequences: in
-    convolutions, in states of linear attention, or in embeddings."""
+    """Return whether tokens of two sequences meet in convolutions, states or embeddings."""
     from transformers import PreTrainedModel
     config = model.config
     inner = tuple(f'{name}.' for name, module in model.named_modules() if name and isinstance(
@@ -133,8 +128,7 @@ def _between(pointers: Mapping[str, Tensor], query: Tensor, key: Tensor) -> tupl
 
 
 def between_starts(position_ids: Tensor, is_encoder: bool) -> tuple[int, ...] | None:
-    """Return the lengths of the sequences that begin wherever ``position_ids`` ``[batch, length]``
-    do not count up by 1, or ``None`` if each row contains one sequence."""
+    """Return the lengths of the sequences that begin where positions do not count up by 1."""
     from transformers.masking_utils import find_packed_sequence_indices
     number = find_packed_sequence_indices(position_ids)
     if number is None:

@@ -15,22 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_seed, check_size
+from graphattn._checks import check_kind, check_seed, check_size
 from graphattn.hugging_face.attaching import attach, forget, kept
 from graphattn.hugging_face.attending import Attending, OneSequence, as_batches, run_all
-from graphattn.hugging_face.finding import find
-from graphattn.hugging_face.modules import attention_modules, choose, heads_of
-from graphattn.hugging_face.own_patterns import (
-    MAX_TOKENS,
-    Candidate,
-    OwnEdges,
-    candidate,
-    is_found,
-    join_edges,
-    pattern_of,
+from graphattn.hugging_face.clusters import (
+    InputClusters,
+    LayerClusters,
+    find,
+    head_clusters,
+    join_clusters,
 )
-from graphattn.patterns import Pattern
-from graphattn.sources import HeadClusters
+from graphattn.hugging_face.modules import attention_modules, choose, heads_of
+from graphattn.patterns import Pattern, parse
+from graphattn.sources import ClusterKeys, HeadClusters
+from graphattn.sources.head_clusters import read_clusters
 from graphattn.utils.files import write_whole
 from graphattn.utils.finite import check_finite
 from graphattn.utils.reading import check_arrays, json_value
@@ -39,10 +37,9 @@ from graphattn.utils.schema import Array, check_schema
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ['CANDIDATES', 'CLUSTERS', 'OWN_KEYS', 'OWN_OFFSETS', 'RANDOM', 'STRIDED', 'WINDOWS',
-           'Profile', 'profile']
+__all__ = ['CANDIDATES', 'CLUSTERS', 'RANDOM', 'STRIDED', 'WINDOWS', 'Profile', 'profile']
 
-FORMAT = 3
+FORMAT = 4
 SHARES = .9, .95, .99  # of a row's weight
 KINDS = 'first', 'special', 'other'  # of tokens
 NUM_BINS = 41  # of distances on either side; the last begins at 2^39
@@ -57,14 +54,11 @@ STRIDED = tuple(f'{pattern}{sink}' for sink in ('', ' | GlobalTokens(1)') for pa
     *(f'SlidingWindow({radius}, dilation={step})' for step in (2, 4, 8) for radius in (1, 4, 16)),
     *(f'Strided({2**power})' for power in range(2, 7)),
     *(f'Fixed({2**power})' for power in range(2, 7)), 'LogSparse()'))
-OWN_OFFSETS = tuple(f'{2**power} own offsets{sink}' for sink in ('', ' | GlobalTokens(1)')
-                    for power in range(1, 7))
-OWN_KEYS = tuple(f'{2**power} own keys' for power in range(1, 8))
 CLUSTERS = tuple(f'{2**power} keys of 32 clusters{beside}'
                  for beside in ('', ' | SlidingWindow(3) | GlobalTokens(1)')
                  for power in range(1, 8))
-CANDIDATES = {'windows': WINDOWS, 'strided': STRIDED, 'offsets': OWN_OFFSETS, 'keys': OWN_KEYS,
-              'clusters': CLUSTERS, 'random': RANDOM}
+CANDIDATES = {'windows': WINDOWS, 'strided': STRIDED, 'clusters': CLUSTERS, 'random': RANDOM}
+Candidate = Pattern | ClusterKeys
 _TO_2_31, _SHARE, _COUNT = (0, 2**31 - 1), (-1e-3, 1.001), (-1e-3, 2.**31)  # sums are rounded
 OF_CLUSTERS = {'cluster_query': Array('f', ('heads', 'centroids', 'channels')),
                'cluster_key': Array('f', ('heads', 'centroids', 'channels')),
@@ -82,7 +76,6 @@ SCHEMA = {
     'pattern_share': Array('f', ('heads', 'patterns'), *_SHARE),
     'pattern_error': Array('f', ('heads', 'patterns'), 0),
     'pattern_edges': Array('f', ('heads', 'patterns'), *_COUNT),
-    'own_offsets': Array('i', ('heads', 'offsets'), -2**31, 2**31 - 1),
     'clusters': Array('i', ('counts',), 1, 2**15),
     'lengths': Array('i', ('inputs',), *_TO_2_31), **dict.fromkeys(OF_CLUSTERS, object)}
 MAX_LENGTHS = 8  # whose edges are kept, to compare those of the next input with
@@ -122,7 +115,7 @@ class Profile:
         same_distances (ndarray): Overlap of the distances (``before`` and ``after``) of successive
             inputs, ``[heads]``; 1 if they are equal. NaN if there is only one input.
         patterns (tuple of str): Expressions of the patterns that a fit chooses from, and texts such
-            as ``'8 own keys'`` for edges that differ between heads (:meth:`pattern`).
+            as ``'8 keys of 32 clusters'`` for clusters by content (:meth:`pattern`).
         pattern_share (ndarray): Attention weight on the edges of each pattern,
             ``[heads, patterns]``.
         pattern_error (ndarray): Squared difference between the head's outputs along the pattern and
@@ -130,11 +123,6 @@ class Profile:
             ``[heads, patterns]``. Weights along the pattern are normalised to sum to 1.
         pattern_edges (ndarray): Number of edges of a query in each pattern that the model's masks
             allow, ``[heads, patterns]``.
-        own_keys (ndarray): Keys of each position: first the position itself, then the keys with the
-            largest mean weights in descending order; -1 for none. int32 ``[heads, tokens, keys]``.
-        own_offsets (ndarray): Offsets from a query to its keys: first 0, then those with the
-            largest sums of weights in descending order; again 0 for none. int32
-            ``[heads, offsets]``.
         clusters (ndarray): Numbers of clusters, int64, ascending. For the numbers 16 and 32,
             k-means grouped the tokens once into 16 and once into 32 clusters. ``cluster_query``,
             ``cluster_key`` and ``cluster_edges`` contain first the 16 clusters, then the 32.
@@ -170,8 +158,6 @@ class Profile:
     pattern_share: np.ndarray
     pattern_error: np.ndarray
     pattern_edges: np.ndarray
-    own_keys: np.ndarray
-    own_offsets: np.ndarray
     clusters: np.ndarray
     channels: np.ndarray
     cluster_query: np.ndarray
@@ -196,8 +182,9 @@ class Profile:
 
     def pattern(self, row: int, number: int) -> Pattern | HeadClusters:
         """Return the pattern, or the clusters, that ``patterns[number]`` stands for in the head
-        with index ``row``. A text such as ``'8 own keys'`` stands for other edges in each head."""
-        return pattern_of(self.patterns[number], vars(self), row)
+        with index ``row``. Each head has clusters of its own."""
+        given = _candidate(self.patterns[number])
+        return given if isinstance(given, Pattern) else head_clusters(given, vars(self), row)
 
     def among(self, patterns: Sequence[str]) -> Profile:
         """Return this profile with only some of its patterns, for a fit that chooses among them.
@@ -282,8 +269,7 @@ class Profile:
 def profile(
     model: PreTrainedModel, batches: Iterable[Any] | Mapping[str, Any] | Tensor, *,
     special: PreTrainedTokenizerBase | Sequence[int] = (),
-    patterns: Sequence[Pattern | str] = WINDOWS, positions: int = 1, sample: int = 256,
-    seed: int = 0,
+    patterns: Sequence[Pattern | str] = WINDOWS, sample: int = 256, seed: int = 0,
 ) -> Profile:
     """Measure how each head of the self-attention of a model attends, over several inputs.
 
@@ -292,18 +278,13 @@ def profile(
     a time, so memory is linear in the length.
 
     ``patterns`` are what :func:`graphattn.hugging_face.fit` chooses from. Apart from patterns,
-    these texts name edges that are found for each head in the inputs:
+    ``'8 keys of 32 clusters'`` names edges that are found for each head in the inputs: the query
+    itself, and about 7 other keys whose cluster is joined with that of the query. The mean number
+    of keys depends on the length of these inputs.
 
-    - ``'4 own offsets'``: offset 0, and the 3 other offsets from query to key with the largest sums
-      of weights.
-    - ``'8 own keys'``: at each position, the position itself and the 7 other keys with the largest
-      mean weights. This is for inputs in which a position always has the same meaning.
-    - ``'8 keys of 32 clusters'``: the query itself, and about 7 other keys whose cluster is joined
-      with that of the query. The mean number of keys depends on the length of these inputs.
-
-    Such edges are found on one half of the inputs and measured on the other half, because edges
-    always fit best the inputs that they were found on. The profile contains the edges found on all
-    inputs. ``batches`` are read once more for such edges, and a third time for clusters.
+    Clusters are found on one half of the inputs and measured on the other half, because edges
+    always fit best the inputs that they were found on. The profile contains the clusters found on
+    all inputs. ``batches`` are read two more times for them.
 
     Args:
         model (PreTrainedModel): A model that :func:`graphattn.hugging_face.attach` can attach. If
@@ -314,8 +295,6 @@ def profile(
         patterns (sequence of Pattern or str): Patterns, their expressions, or texts as above; by
             default windows of many sizes, with and without the first token.
             ``profiling.CANDIDATES`` has these and others by name.
-        positions (int): Own keys are listed for at least so many positions. At positions that no
-            input has, they are the keys just before the position.
         sample (int): Number of queries of each sequence, drawn at random, for the measurements that
             take more time; all queries of shorter sequences.
         seed (int): Seed of this sample, and of clusters.
@@ -325,8 +304,7 @@ def profile(
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: The model's attention cannot be replaced, there are no batches, or they are
-            longer than 4,096 tokens with own keys or offsets.
+        ValueError: The model's attention cannot be replaced, or there are no batches.
 
     Example:
         >>> import torch
@@ -340,32 +318,38 @@ def profile(
         >>> list(measured.as_table()[0])[:5]
         ['layer', 'head', 'keys', 'edges_90', 'edges_95']
     """
-    check_size('positions', positions, 1, MAX_TOKENS)
     check_size('sample', sample, 2)
     check_seed(seed)
     modules = attention_modules(model)
     names = choose(modules, None)
     ids = _special_ids(special)
-    parsed = [candidate(each) for each in patterns]
+    parsed = [_candidate(each) for each in patterns]
     watching = _Watching(sample, seed, {name: _Sums() for name in names}, parsed)
-    finds = any(map(is_found, parsed))
+    counts = sorted({each.clusters for each in parsed if isinstance(each, ClusterKeys)})
     batches = as_batches(batches)
-    batches = list(batches) if finds else batches
+    batches = list(batches) if counts else batches
     was_training = model.training
     with kept(model):
         forget(model)
         attach(model, 'Full()', layers=names)  # the source is not used
         try:
             model.eval()
-            if finds:
+            if counts:
                 run = partial(run_all, model, modules, batches, ids=ids)
-                watching.own = find(names, parsed, run, positions, seed)
+                watching.clusters = find(names, counts, run, seed)
             run_all(model, modules, batches, watching, ids)
         finally:
             model.train(was_training)
     if not watching.lengths:
         raise ValueError("'batches' must contain at least one input (got none)")
     return watching.profile(model)
+
+
+def _candidate(given: Pattern | str) -> Candidate:
+    if isinstance(given, str):
+        return read_clusters(given) or parse(given)
+    check_kind('patterns', given, Pattern)
+    return given
 
 
 def _special_ids(special: Any) -> Tensor:
@@ -401,32 +385,24 @@ class _Sums:
 
 @dataclass
 class _Watching(Attending):
-    """Attention that measures its weights for a :class:`Profile`.
+    """Attention that measures its weights for a :class:`Profile`."""
 
-    Args:
-        sample (int): Number of queries of each sequence that are used for ``edges``, ``rank`` and
-            ``same_edges``, which take more time.
-        seed (int): Seed of this sample.
-        sums (dict): Sums of each layer by name.
-        patterns (list): Candidates of a fit to measure.
-        own (dict): For each layer name, edges to measure on inputs with an even index, edges to
-            measure on inputs with an odd index, and edges found on all inputs.
-    """
-
-    sample: int
+    sample: int  # queries of a sequence for edges, rank and same_edges, which take more time
     seed: int
-    sums: dict[str, _Sums]
+    sums: dict[str, _Sums]  # by layer
     patterns: list[Candidate]
-    own: dict[str, tuple[OwnEdges, OwnEdges, OwnEdges]] = field(default_factory=dict)
+    # By layer: to measure on inputs of even index, of odd index, and found on all inputs.
+    clusters: dict[str, tuple[dict[int, LayerClusters], ...]] = field(default_factory=dict)
 
     def _see(self, name: str, one: OneSequence, value: Tensor, is_special: Tensor | None) -> Tensor:
         sums, out, total = self.sums[name], torch.empty_like(value), _Sums()
-        own = self.own[name][sums.num_inputs % 2].on(one.query, one.key) if self.own else None
+        found = self.clusters[name][sums.num_inputs % 2] if self.clusters else {}
+        clusters = {count: each.on(one.query, one.key) for count, each in found.items()}
         for rows in one.blocks():
             weight = one.weights(rows)
             out[:, rows] = weight @ value
             total.add(**_sums_of(weight.double(), rows, is_special),
-                      **_sums_along(self.patterns, own, weight, rows, value, out[:, rows]))
+                      **_sums_along(self.patterns, clusters, weight, rows, value, out[:, rows]))
         check_finite(total.rows, "in the attention of 'model'; check its weights and inputs")
         num_rows = len(one.slot)
         sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
@@ -440,8 +416,7 @@ class _Watching(Attending):
         return out
 
     def _measure_sample(self, sums: _Sums, one: OneSequence) -> None:
-        """Add the measurements ``edges``, ``rank`` and ``same_edges`` of an input to ``sums``. They
-        use a sample of its queries, and all weights of one head at a time."""
+        # All weights of one head at a time.
         length = len(one.slot)
         rows = _some_rows(length, self.sample, self.seed).to(one.query.device)
         edges, rank, kept_edges = [], [], []
@@ -465,7 +440,6 @@ class _Watching(Attending):
             del sums.edges[next(iter(sums.edges))]
 
     def profile(self, model: nn.Module) -> Profile:
-        """Return the profile of ``model`` from the sums of all inputs."""
         seen = {name: sums for name, sums in self.sums.items() if sums.num_rows}
         longest = max(sums.longest for sums in seen.values())
         size = (longest - 1).bit_length() + 1  # bins that a distance can be in
@@ -474,7 +448,7 @@ class _Watching(Attending):
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         for name in ('before', 'after'):
             joined[name] = joined[name][:, :size]
-        joined |= join_edges([self.own[name][2] for name in seen] if self.own else [], heads)
+        joined |= join_clusters([self.clusters[name][2] for name in seen if self.clusters], heads)
         return Profile(
             layers=tuple(seen), layer=np.repeat(np.arange(len(heads)), heads),
             head=np.concatenate(list(map(np.arange, heads))),
@@ -496,14 +470,7 @@ def _means(sums: _Sums) -> dict[str, np.ndarray]:
 
 
 def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[str, Tensor]:
-    """Return the fields ``before``, ``after``, ``kinds``, ``entropy`` and ``keys`` of a
-    :class:`Profile` by name, summed over some queries.
-
-    Args:
-        weight (Tensor): Attention weights of these queries, ``[heads, rows, length]``.
-        rows (Tensor): Indices of these queries, int64 ``[rows]``.
-        is_special (Tensor, optional): Whether each token is special, bool ``[length]``.
-    """
+    # Fields of a Profile, summed over the queries of weight, [heads, rows, length].
     heads, _, length = weight.shape
     total = nn.functional.pad(weight.cumsum(-1), (1, 0))  # of the keys before each
     bounds = torch.tensor([*_bounds(), 2**40], device=rows.device)
@@ -520,24 +487,13 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
             'keys': (weight > 0).sum((1, 2))}
 
 
-def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Tensor,
-                rows: Tensor, value: Tensor, out: Tensor) -> dict[str, Tensor]:
-    """Return measurements of patterns by name, summed over some queries: the fields
-    ``pattern_share``, ``pattern_error`` and ``pattern_edges`` of a :class:`Profile`,
-    ``[heads, patterns]`` each; and ``norm``, the squared norm of the dense outputs, ``[heads]``.
-    Errors are not yet divided by this norm.
-
-    Args:
-        patterns (sequence): Candidates of a fit.
-        own (OwnEdges, optional): Edges that were found for each head.
-        weight (Tensor): Attention weights of some consecutive queries, ``[heads, rows, length]``.
-        rows (Tensor): Indices of these queries, int64 ``[rows]``.
-        value (Tensor): Values ``[heads, length, value_channels]``.
-        out (Tensor): Dense outputs ``[heads, rows, value_channels]``.
-    """
+def _sums_along(patterns: Sequence[Candidate], clusters: Mapping[int, InputClusters],
+                weight: Tensor, rows: Tensor, value: Tensor, out: Tensor) -> dict[str, Tensor]:
+    # Fields of a Profile, [heads, patterns], summed over some queries, and the squared norm of
+    # the dense outputs, [heads], by which errors are divided later.
     shares, errors, edges = ([weight.new_zeros(len(weight), 0)] for _ in range(3))
     for pattern in patterns:
-        kept = weight * _mask(pattern, own, rows, weight.size(2)).to(weight.device)
+        kept = weight * _mask(pattern, clusters, rows, weight.size(2)).to(weight.device)
         whole = kept.sum(2, keepdim=True)
         error = kept @ value / whole.clamp(min=torch.finfo(whole.dtype).tiny) - out
         shares.append(whole.sum(1))
@@ -547,14 +503,12 @@ def _sums_along(patterns: Sequence[Candidate], own: OwnEdges | None, weight: Ten
             'pattern_edges': torch.cat(edges, dim=1), 'norm': out.square().sum((1, 2))}
 
 
-def _mask(pattern: Candidate, own: OwnEdges | None, rows: Tensor, length: int) -> Tensor:
-    """Return whether each of the consecutive queries ``rows`` attends to each of ``length`` keys
-    along ``pattern``, bool ``[heads or 1, rows, length]``. ``own`` has the edges that were found
-    for each head separately, and is needed only by patterns that use such edges."""
-    if is_found(pattern):
-        mask = own.mask(pattern, rows, length)
-        beside = pattern.beside
-        return mask if beside is None else mask | _mask(beside, None, rows, length).to(mask.device)
+def _mask(pattern: Candidate, clusters: Mapping[int, InputClusters], rows: Tensor,
+          length: int) -> Tensor:
+    # Returns bool [heads or 1, rows, length]; rows are consecutive.
+    if isinstance(pattern, ClusterKeys):
+        mask, beside = clusters[pattern.clusters].mask(pattern.keys, rows), pattern.beside
+        return mask if beside is None else mask | _mask(beside, {}, rows, length).to(mask.device)
     graph = pattern.build(len(rows), length, offset=int(rows[0]), seed=0, crop=True)
     mask = torch.zeros(1, len(rows), length, dtype=torch.bool)
     mask[0, graph.query, graph.key] = True
@@ -566,14 +520,7 @@ def _bounds() -> list[int]:
 
 
 def _between(total: Tensor, ends: Tensor) -> Tensor:
-    """Return the attention weight in each bin of keys, summed over queries, ``[heads, bins]``.
-
-    Args:
-        total (Tensor): Sum of the weights of the first n keys for n from 0 to length,
-            ``[heads, rows, length + 1]``.
-        ends (Tensor): For each query, the numbers n at which bins begin and end, int64
-            ``[rows, bins + 1]``.
-    """
+    # total: weight of the first n keys, [heads, rows, length + 1]; ends: int64 [rows, bins + 1]
     at = total.gather(2, ends.expand(len(total), -1, -1))
     return at.diff(dim=2).abs().sum(1)
 
@@ -586,16 +533,12 @@ def _some_rows(length: int, sample: int, seed: int) -> Tensor:
 
 
 def _count(ordered: Tensor, share: float) -> Tensor:
-    """Return how many of its largest weights each query needs to reach the fraction ``share`` of
-    the sum of its weights, int64 ``[rows]``. ``ordered`` contains the weights ``[rows, length]`` in
-    descending order."""
+    # ordered: weights [rows, length], descending
     needed = share * ordered.sum(1, keepdim=True)
     return (ordered.cumsum(1) < needed).sum(1) + (needed.squeeze(1) > 0)
 
 
 def _effective_rank(weight: Tensor) -> Tensor:
-    """Return the effective rank of a matrix of weights ``[rows, length]``: the exponential of the
-    entropy of its normalised singular values."""
     squares = torch.linalg.eigvalsh(weight @ weight.t())
     squares = squares.masked_fill(squares < len(squares) * 1e-15 * squares.amax(), 0)
     singular = squares.sqrt()
@@ -603,16 +546,13 @@ def _effective_rank(weight: Tensor) -> Tensor:
 
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return how similar two sets of keys are in each head, ``[heads]``: intersection over union,
-    in the mean over queries. Both sets have one bit for each key, packed as uint8
-    ``[heads, rows, bytes]``."""
+    # Keys are bits, packed as uint8 [heads, rows, bytes].
     both, either = (np.bitwise_count(x).sum(axis=-1) for x in (one & other, one | other))
     return (both / np.maximum(either, 1)).mean(axis=-1)
 
 
 def _fingerprint(model: nn.Module) -> dict[str, Any]:
-    """Return a dict that identifies the config of a model: class, numbers of layers and heads, and
-    a hash. Weights do not matter."""
+    # Weights do not matter.
     config = {name: value for name, value in model.config.to_dict().items()
               if not name.startswith('_') and name not in (
                   'transformers_version', 'architectures', 'dtype', 'torch_dtype')}
@@ -623,18 +563,14 @@ def _fingerprint(model: nn.Module) -> dict[str, Any]:
 
 
 def _check_fields(values: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless the fields of a file fit together as a :class:`Profile`."""
-    tokens = next(iter(np.shape(values.get('own_keys'))[1:]), 0)
-    schema = SCHEMA | {
-        'layer': Array('i', ('heads',), 0, len(values['layers']) - 1),
-        'own_keys': Array('i', ('heads', tokens, 'own keys'), -1, tokens - 1)}
+    schema = SCHEMA | {'layer': Array('i', ('heads',), 0, len(values['layers']) - 1)}
     check_schema(values, schema, 'its fields', {'patterns': len(values['patterns'])})
     counts = values['clusters']
     sizes = {'heads': len(values['layer']), 'channels': int(values['channels'].max(initial=0)),
              'centroids': int(counts.sum()), 'pairs': int((counts**2).sum())}
     check_schema({name: values[name] for name in OF_CLUSTERS}, OF_CLUSTERS, 'its fields', sizes)
     for text in values['patterns']:
-        candidate(text)
+        _candidate(text)
 
 
 def _path(path: str | PathLike) -> Path:

@@ -83,7 +83,7 @@ def save_attached(model: PreTrainedModel, folder: str | PathLike, **options: Any
         ...     loaded = load_attached(folder)
         >>> print(attachment(loaded))
         layer                           heads  along                    hops
-        encoder.layer.0.attention.self  0-3    SlidingWindow(radius=4)  1
+        encoder.layer.0.attention.self  all    SlidingWindow(radius=4)  1
     """
     from safetensors.torch import save_file
 
@@ -164,7 +164,6 @@ def _path(folder: str | PathLike) -> Path:
 
 
 def _base(model: nn.Module) -> nn.Module:
-    """Return the model inside a model of PEFT, or ``model`` itself if it is another model."""
     check_kind('model', model, nn.Module)
     return model.get_base_model() if hasattr(model, 'peft_config') and hasattr(
         model, 'get_base_model') else model
@@ -188,8 +187,7 @@ def _layer(name: str, module: nn.Module) -> dict[str, Any]:
 
 
 def _source(module: nn.Module) -> GraphSource | None:
-    """Return the source of an attached module, or ``None``. If PEFT has wrapped the source
-    (``modules_to_save``), return the source inside the wrapper."""
+    # PEFT may have wrapped it (modules_to_save).
     source = getattr(module, 'graph_source', None)
     copies = getattr(source, 'modules_to_save', None)
     if copies is not None:
@@ -222,8 +220,7 @@ def _hash(path: Path) -> str:
 
 
 def _move(written: Path, folder: Path) -> None:
-    """Move all files from the folder ``written`` to ``folder``, and remove the files of an earlier
-    save there. The old manifest is removed first and the new manifest is moved last."""
+    # The old manifest is removed first, and the new one is moved last.
     if not folder.exists():
         written.chmod(0o755)
         written.rename(folder)
@@ -245,8 +242,7 @@ def _move(written: Path, folder: Path) -> None:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """Return the manifest ``graphs.json`` of a folder. Raise a ``ValueError`` unless all files in
-    the manifest exist and have the right sizes."""
+    """Return the manifest of a folder, all of whose files exist and have the right sizes."""
     if not (folder / MANIFEST).is_file():
         raise ValueError(f"'folder' must be a folder that save_attached has written completely "
                          f"(got {folder} without {MANIFEST}); call save_attached again, or load "
@@ -299,9 +295,7 @@ def _loaded(folder: Path, name: str) -> dict[str, Tensor]:
 
 
 def _found(folder: Path, name: str, package: str, kind: type, classes: Sequence[type]) -> type:
-    """Return the class with the full name ``name``. It must be one of ``classes``, or a public
-    subclass of ``kind`` in ``package``; otherwise a ``ValueError`` is raised, because files may be
-    untrusted."""
+    # Files may be untrusted: only given classes, or public ones of the package, are built.
     for given in classes:
         if _name_of(given) == name:
             return given

@@ -108,36 +108,16 @@ class _Whole(Shard):
 
 @dataclass
 class PartOfBatch:
-    """The tokens of a batch that one of several processes computes. Attention modules call
-    :meth:`attend`, in which these tokens attend to the tokens of all processes.
-
-    Args:
-        shard (Shard): The range of tokens of this process.
-        generator (torch.Generator, optional): Random generator of sources that draw edges.
-        seen (set): The modules that have called :meth:`attend`.
-    """
+    """The tokens of a batch that one of several processes computes."""
 
     shard: Shard
     generator: torch.Generator | None
-    seen: set[nn.Module] = field(default_factory=set)
+    seen: set[nn.Module] = field(default_factory=set)  # modules that have called attend()
 
     def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
                mask: Tensor | None, is_causal: bool, terms: LogitTerms) -> Tensor:
-        """Return the output of an attention module for the tokens of this process.
-
-        Args:
-            module (Module): The attention module.
-            query (Tensor): ``[1, heads, num_own, channels]``.
-            key (Tensor): ``[1, num_kv_heads, num_own, channels]``.
-            value (Tensor): ``[1, num_kv_heads, num_own, value_channels]``.
-            mask (LazyMask, optional): The model's mask, without padding. It says whether attention
-                is causal. Other masks raise a ``ValueError``.
-            is_causal (bool): Whether attention is causal if there is no mask.
-            terms (LogitTerms): Scale, softcap and sink of logits, and dropout.
-
-        Returns:
-            Tensor ``[1, num_own, heads, value_channels]``.
-        """
+        """Return the output ``[1, num_own, heads, channels]`` of a module for these tokens."""
+        # query: [1, heads, num_own, channels]; key and value: [1, num_kv_heads, num_own, channels]
         self.seen.add(module)
         attachment, source = module.graph_attachment, module.graph_source
         logit = getattr(module, 'graph_teleport_logit', None)

@@ -13,9 +13,8 @@ from graphattn.graphs.pyg_data import ptr_of
 
 
 def accepts_data(forward: Callable) -> Callable:
-    """Decorate a method ``forward(self, tokens, ptr, ...)``, so that it also accepts a PyG ``Data``
-    or ``Batch`` instead of ``tokens`` and ``ptr``. The attribute ``x`` of the data then contains
-    the tokens, and each graph is a sequence."""
+    """Decorate ``forward(self, tokens, ptr, ...)`` to accept a PyG ``Data`` or ``Batch`` too."""
+    # Its x has the tokens, and each of its graphs is a sequence.
     @wraps(forward)
     def run(self: Any, tokens: Tensor | Data, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(tokens, Data | HeteroData):

@@ -327,8 +327,7 @@ num_segments=2, density=32.4%))
         return tokens
 
     def _device(self, tokens: Tensor) -> torch.device:
-        """Return the device of the model's final norm. If another module without ``weight`` has
-        replaced it, return the device of ``tokens``."""
+        # Another module without a weight may have replaced the norm.
         weight = getattr(self.norm, 'weight', None)
         return weight.device if isinstance(weight, Tensor) else getattr(tokens, 'device', None)
 
@@ -358,64 +357,31 @@ num_segments=2, density=32.4%))
 
 
 def _size_of(embedding: nn.Module) -> float:
-    """Return ``embedding.num_embeddings``, the number of ids that an embedding accepts, or infinity
-    if the module has no such attribute."""
+    # Any id is accepted by a module that has no such number.
     return getattr(embedding, 'num_embeddings', math.inf)
 
 
 class SinusoidalPositions(PositionTable):
-    r"""Fixed sinusoidal embeddings of positions.
-
-    .. math::
-        PE_{i, 2j} = \sin(i / 10000^{2j / C}), \qquad PE_{i, 2j + 1} = \cos(i / 10000^{2j / C})
-
-    (Vaswani et al., 2017, Sec. 3.5.)
-
-    Args:
-        num_embeddings (int): Number of positions.
-        channels (int): Size of each embedding.
-    """
+    """Fixed sinusoidal embeddings of positions (Vaswani et al., 2017, Sec. 3.5)."""
 
     def __init__(self, num_embeddings: int, channels: int):
         check_sides(num_embeddings=num_embeddings, channels=channels)
         super().__init__(num_embeddings, channels)
 
     def numbers(self) -> Tensor:
-        """Return the table of embeddings of all positions, float64 ``[num_embeddings, channels]``,
-        computed from sines and cosines."""
+        # float64 [num_embeddings, channels]
         angle = angles(self.num_embeddings, self.channels)
         return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)[:, :self.channels]
 
     def forward(self, position: Tensor) -> Tensor:
-        """Return the embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
         return self.table[position]
 
 
 class GridPositions(nn.Module):
-    r"""Learned embeddings of the cells of a grid. The embedding of a cell is the sum of the
-    embeddings of its row, its column and so on:
+    """Learned embeddings of the cells of a grid, sums of those of its row, column and so on."""
 
-    .. math:: E_i = \sum_a E^{(a)}_{c_a(i)}
-
-    Here :math:`c_a(i)` is the coordinate of cell i along side a. Cells are numbered so that the
-    last coordinate changes fastest.
-
-    Args:
-        sides (list of int): Number of rows, columns, and so on.
-        channels (int): Size of each embedding.
-
-    Raises:
-        TypeError, ValueError: A side is not a positive int, or ``sides`` is empty.
-
-    Source: Child et al., "Generating Long Sequences with Sparse Transformers" (2019), Sec. 5.3, for
-    the rows, columns and colours of images.
-
-    Example:
-        >>> import torch
-        >>> from graphattn.models.encoder import GridPositions
-        >>> GridPositions([32, 32, 3], 16)(torch.arange(3072)).shape
-        torch.Size([3072, 16])
-    """
+    # The last coordinate changes fastest. Child et al., "Generating Long Sequences with Sparse
+    # Transformers" (2019), Sec. 5.3, has rows, columns and colours of images.
 
     def __init__(self, sides: list[int], channels: int):
         super().__init__()
@@ -429,15 +395,11 @@ class GridPositions(nn.Module):
         self.along = nn.ModuleList(nn.Embedding(side, channels) for side in sides)
 
     def forward(self, position: Tensor) -> Tensor:
-        """Return the embeddings ``[num_tokens, channels]`` of positions, int64 ``[num_tokens]``."""
         return sum(embedding(position // math.prod(self.sides[axis + 1:]) % side)
                    for axis, (side, embedding) in enumerate(zip(self.sides, self.along)))
 
 
 class _NoPositions(nn.Module):
-    """Module that returns 0 in place of position embeddings. ``num_embeddings`` is the maximum
-    length of a sequence."""
-
     def __init__(self, num_embeddings: int, channels: int):
         super().__init__()
         self.num_embeddings = num_embeddings
@@ -459,8 +421,7 @@ def check_encoder(encoder: nn.Module, predicts_tokens: bool = False) -> None:
 
 
 def vocabulary_size(encoder: nn.Module) -> int:
-    """Return the number of ids of the token embedding of ``encoder``. An adapter may wrap this
-    embedding."""
+    """Return the number of ids of the token embedding, which an adapter may wrap."""
     sizes = [module.num_embeddings for module in encoder.token_embedding.modules()
              if hasattr(module, 'num_embeddings')]
     if not sizes:

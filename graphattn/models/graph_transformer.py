@@ -245,10 +245,9 @@ class GraphTransformer(nn.Module, Explained):
         return x + self.encoding(self.encoding_norm(encoding))
 
     def _with_virtual_nodes(self, x: Tensor, data: Data) -> tuple[Tensor, Tensor, Tensor]:
-        """Insert the virtual nodes of each graph before its nodes in ``x``
-        ``[num_nodes, channels]``. Return three tensors: the features of all nodes
-        ``[num_all, channels]``, the index of the graph of each of these nodes ``[num_all]``, and
-        the index of each node of ``x`` among them ``[num_nodes]``."""
+        """Insert virtual nodes before the nodes of each graph in ``x``."""
+        # Returns features [num_all, channels], the graph of each node [num_all], and the index
+        # of each node of x among them [num_nodes].
         virtual = self.virtual_nodes.weight
         batch = x.new_zeros(len(x), dtype=torch.long) if data.batch is None else data.batch
         graphs = torch.arange(1 if data.batch is None else data.num_graphs, device=x.device)

@@ -120,8 +120,7 @@ class MaskedLanguageModel(nn.Module, Explained):
         return (*logits, graphs) if return_graphs else logits
 
     def _embeddings(self) -> Tensor:
-        """Return the table of token embeddings ``[vocabulary, channels]``, including the update of
-        an adapter."""
+        # Includes the update of an adapter.
         embedding, bias = self.encoder.token_embedding, self.token_bias
         if isinstance(embedding, nn.Embedding):
             return embedding.weight

@@ -86,19 +86,10 @@ class SpanModel(nn.Module, Explained):
 
 
 class Spans(NamedTuple):
-    """The best answers of each sequence, in descending order of their scores.
+    """The best answers of each sequence, in descending order of their scores."""
 
-    Attributes:
-        score (Tensor): Score of each answer, the sum of two logits, ``[num_sequences, num_best]``;
-            minus infinity where a sequence has fewer than ``num_best`` spans.
-        first (Tensor): Index of the first token in the batch, int64, shaped like ``score``;
-            arbitrary if the score is minus infinity.
-        last (Tensor): Index of the last token in the batch, int64, shaped like ``score``; arbitrary
-            if the score is minus infinity.
-    """
-
-    score: Tensor
-    first: Tensor
+    score: Tensor  # sum of two logits, -inf beyond a sequence's spans, [num_sequences, num_best]
+    first: Tensor  # index of the first token in the batch, int64; arbitrary where the score is -inf
     last: Tensor
 
 

@@ -48,7 +48,7 @@ FILES = {
                         'layers[0].hops', 'implementations', 'implementations.', 'files',
                         'layers[0].arguments'}),
     'profile': (ARRAYS, {'cluster_query', 'cluster_key', 'cluster_edges', 'pattern_error',
-                         'own_offsets', 'lengths', 'format'}), 'masks': (ARRAYS, set()),
+                         'lengths', 'format'}), 'masks': (ARRAYS, set()),
     'summary': (JSON, {'accuracy', 'loss', 'density.layer 0', 'epochs', 'seconds', 'density',
                        'versions.torch', 'inputs', 'versions', 'heads_without_edges', '',
                        'inputs.data.path'}),

@@ -104,7 +104,7 @@ def test_layers_that_are_copied_left_out_or_detached_are_no_change():
     assert edges[0, 0].equal(PATTERN.build(20).to_mask())
     del model.encoder.layer[1]
     model(TOKENS)
-    assert len(attachment(model).rows) == 1
+    assert len(attachment(model)) == 1
     outer = attach(new_model('BERT', 'BertForMaskedLM'), PATTERN)
     detach(outer.bert)
     outer(TOKENS)

@@ -66,7 +66,7 @@ def test_wide_heads_equal_sdpa_under_the_dense_mask(pattern, padding, dtype):
 
 def test_a_fit_is_attached_to_them():
     model = deepseek()
-    measured = profile(model, [TOKENS], patterns=['Full()', '4 own keys'])
+    measured = profile(model, [TOKENS], patterns=['Full()', '4 keys of 6 clusters'])
     attach(model, fit(measured, .5).along())
     hidden = model(TOKENS, use_cache=False).last_hidden_state
     assert torch.isfinite(hidden).all() and len(measured.layer) == 4

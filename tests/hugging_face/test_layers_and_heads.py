@@ -47,7 +47,7 @@ def test_a_mapping_or_a_list_attaches_each_layer_to_its_own_graph(family):
         model = attach(new_model(family), along)
         torch.testing.assert_close(hidden_of(model, family), hidden_of(both, family))
         assert str(attachment(model)) == str(attachment(both))
-    assert len(attachment(both).rows) == 2
+    assert len(attachment(both)) == 2
 
 
 @pytest.mark.parametrize('family', ['BERT', 'Llama', 'T5'])  # GPT-2 asks for no weights

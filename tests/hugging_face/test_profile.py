@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphattn.hugging_face import Profile, attach, attachment, attending, profile, profiling
-from graphattn.patterns import SlidingWindow
+from graphattn.patterns import EdgeList, SlidingWindow
 from tests.test_hugging_face import (
     BATCH,
     BEYOND_SDPA,
@@ -161,15 +161,14 @@ def test_an_attached_model_is_profiled_with_full_attention():
 @pytest.mark.parametrize('family', ['BERT', 'GPT-2'])
 def test_keys_and_edges_are_counted_where_weights_underflow(family):
     model = new_model(family)
-    expected = profile(model, [TOKENS], patterns=['SlidingWindow(2)', '4 own keys'])
+    expected = profile(model, [TOKENS], patterns=['SlidingWindow(2)'])
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if any(part in name for part in ('query', 'key', 'c_attn')):
                 parameter.mul_(1000)
-    sharp = profile(model, [TOKENS], patterns=['SlidingWindow(2)', '4 own keys'])
+    sharp = profile(model, [TOKENS], patterns=['SlidingWindow(2)'])
     np.testing.assert_allclose(sharp.keys, expected.keys)
-    np.testing.assert_allclose(sharp.pattern_edges[:, 0], expected.pattern_edges[:, 0])
-    assert (sharp.pattern_edges[:, 1] < expected.pattern_edges[:, 1]).all()  # none without weight
+    np.testing.assert_allclose(sharp.pattern_edges, expected.pattern_edges)
 
 
 def test_weights_of_a_model_of_16_bits_are_computed_in_32():
@@ -181,8 +180,8 @@ def test_weights_of_a_model_of_16_bits_are_computed_in_32():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('patterns', [profiling.WINDOWS, ['8 own keys', '8 own offsets']],
-                         ids=['fixed', 'own'])
+@pytest.mark.parametrize('patterns', [profiling.WINDOWS, ['8 keys of 32 clusters']],
+                         ids=['windows', 'clusters'])
 def test_no_weights_of_all_pairs_are_formed(patterns):
     """At 1,536 tokens they would have 2 million entries a head."""
     largest = 0
@@ -226,7 +225,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         with pytest.raises(ValueError, match="'path' must be a file that Profile.save wrote"):
             Profile.load(path)
     np.savez(path, format=7)
-    with pytest.raises(ValueError, match='format 7, not 3; profile the model again'):
+    with pytest.raises(ValueError, match='format 7, not 4; profile the model again'):
         Profile.load(path)
     with pytest.raises(FileNotFoundError, match='which does not exist'):
         Profile.load(tmp_path / 'none.npz')
@@ -300,3 +299,36 @@ def test_errors_name_the_argument(call, error, message):
     with pytest.raises(error, match=message) as raised:
         call()
     assert len(str(raised.value).splitlines()) == 1
+
+
+# Candidates ##########################################################################
+
+
+def test_listed_edges_are_candidates_like_other_patterns():
+    edges = EdgeList(LENGTH, torch.stack([torch.zeros(LENGTH, dtype=torch.long),
+                                          torch.arange(LENGTH)]))
+    found = profile(new_model('BERT'), [TOKENS], patterns=[edges, '2 keys of 3 clusters'])
+    assert found.pattern(2, 0) == edges
+    np.testing.assert_allclose(found.pattern_share[:, 0], found.kinds[:, 0], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_every_set_of_candidates_is_measured():
+    found = profile(new_model('Llama'), [TOKENS],
+                    patterns=[name for names in profiling.CANDIDATES.values() for name in names])
+    assert np.isfinite(found.pattern_error).all() and (found.pattern_edges >= 1).all()
+    for number, name in enumerate(found.patterns):
+        if 'clusters' in name:
+            assert repr(found.pattern(0, number)) == name
+        else:
+            graph = found.pattern(0, number).build(LENGTH, crop=True, seed=0)
+            assert graph.num_edges >= LENGTH, name
+
+
+@pytest.mark.parametrize('given, error, match', [
+    ('2 own values', ValueError, "'expression' must be an expression"),
+    ('2 keys of 3 clusters | Nothing()', ValueError, 'unknown pattern'),
+    (3, TypeError, "'patterns' must be")])
+def test_what_is_no_candidate_is_refused(given, error, match):
+    with pytest.raises(error, match=match):
+        profile(new_model('BERT'), [TOKENS], patterns=[given])

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from graphattn.models import (
     Encoder,
     MaskedLanguageModel,
+    PairClassifier,
     SequenceClassifier,
     TokenClassifier,
     encoder_of,
@@ -230,62 +231,69 @@ def test_a_model_for_shorter_sequences_gets_the_first_positions():
     close(out, bert(TOKENS[None, 12:17]).last_hidden_state[0])
 
 
-@pytest.mark.parametrize('kind, sizes, match', [
-    *(('BertForPreTraining', *row) for row in (
-        (dict(num_tokens=51), r"shape \(51,.*\(got"),
-        (dict(max_length=13), "least 13 positions.*got 12.;"),
-        (dict(hidden_channels=41), r"intermediate.dense.weight'.*shape .*got.*24\)"),
-        (dict(num_segments=3), r"token_type_embeddings.weight'.*got.*24\)"),
-        (dict(num_layers=4), "69 tensors .*'encoder.layer.3.*15"),
-        (dict(num_layers=2), "'model'.*.got 'encoder.layer.2.*15 more"),
-        (dict(num_segments=0), "'embeddings.token_type_embeddings.weight' .* num_segments=2"),
-        (dict(norm_first=True), "'model' must be post-norm"))),
-    *(('RobertaForMaskedLM', *row) for row in (
-        (dict(max_length=13), "at least 13 positions.*got 12.; .*tile_positions=True"),
-        (dict(num_segments=0), "'embeddings.token_type_embeddings.weight' .* num_segments=1"),
-        (dict(num_segments=2), r"token_type_embeddings.weight'.*got.*24\)"),
-        (dict(num_layers=4), 'RoBERTa.*number.*layers'),
-        (dict(norm_first=True), "'model' must be post-norm like RoBERTa"))),
-])
-def test_other_sizes_are_refused_and_change_nothing(kind, sizes, match):
-    model, theirs = model_of(kind, **sizes), hugging_face(kind)
+def adapted(model, place='encoder.layers.1.attention.lin_query'):
+    model.set_submodule(place, torch.nn.Sequential(model.get_submodule(place)))
+    return model
+
+
+def refused(load, model, *arguments, match, error=ValueError, **options):
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match=match):
-        family_of(kind).load(model, theirs.state_dict(), theirs.config)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
+    with pytest.raises(error, match=match):
+        load(model, *arguments, **options)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize('kind', ['BertForPreTraining', 'RobertaForMaskedLM'])
+@pytest.mark.parametrize('sizes, match', [
+    (dict(num_tokens=51), r"'config' .*vocab_size=51 \(got 50"),
+    (dict(max_length=13), r"'state_dict' .*position_embeddings.weight=\(13, 24\) \(got \(12, 24"),
+    (dict(hidden_channels=41), r"'config' .*intermediate_size=41 \(got 40"),
+    (dict(num_segments=3), r"'config' .*type_vocab_size=3 \(got [12]"),
+    (dict(num_layers=4), r"'config' .*num_hidden_layers=4 \(got 3"),
+    (dict(num_segments=0), "'model' .*'encoder.segment_embedding.weight'"),
+    (dict(norm_eps=1e-3), r"'config' .*layer_norm_eps=0.001 \(got 1e-12"),
+    (dict(heads=4), r"'config' .*num_attention_heads=4 \(got 3"),
+    (dict(norm_first=True), r"'model' .*norm_first=False \(got True")])
+def test_other_settings_are_refused_and_change_nothing(kind, sizes, match):
+    theirs = hugging_face(kind)
+    refused(family_of(kind).load, model_of(kind, **sizes), theirs.state_dict(), theirs.config,
+            match=match)
 
 
 @pytest.mark.parametrize('place', ['encoder.token_embedding', 'encoder.position_embedding',
                                    'encoder.layers.1.attention.lin_query', 'transform.0'])
-def test_the_error_for_a_model_with_adapters_says_to_load_first(place):
+def test_a_model_with_adapters_is_refused(place, tmp_path):
     model, bert = MaskedLanguageModel(encoder()), hugging_face('BertForPreTraining')
-    adapted = torch.nn.Sequential(model.get_submodule(place), torch.nn.Linear(24, 24))
-    model.set_submodule(place, adapted)
-    with pytest.raises(ValueError, match=f"'model' must have no adapters .*'{place}.0.weight'"):
-        load_bert(model, bert.state_dict(), bert.config)
+    match = f"'model' .*'{place}.weight', and no adapters"
+    refused(load_bert, adapted(model, place), bert.state_dict(), bert.config, match=match)
+    with pytest.raises(ValueError, match=match):
+        to_hugging_face(model, tmp_path / 'folder')
 
 
 @pytest.mark.slow
 def test_other_state_dicts_are_refused():
     bert = hugging_face('BertForPreTraining', tie_word_embeddings=False)
-    with pytest.raises(ValueError, match="'cls.predictions.decoder.weight' equal"):
-        load_bert(MaskedLanguageModel(encoder()), bert.state_dict(), bert.config)
-    load_bert(classifier(), bert.state_dict(), bert.config)  # which has no use for the decoder
-    with pytest.raises(ValueError, match="'embeddings.word_embeddings.weight', and 52 more"):
-        load_bert(classifier(), {}, bert.config)
-    with pytest.raises(TypeError, match="'state_dict' must be a mapping .*, or the path .*got int"):
-        load_bert(classifier(), 3, bert.config)
-    with pytest.raises(ValueError, match="'state_dict' cannot be read from model.safetensors"):
-        load_bert(classifier(), 'model.safetensors', bert.config)
-    with pytest.raises(TypeError, match="'state_dict' must be a mapping .*got 'a' and list"):
-        load_bert(classifier(), {'a': [1.]}, bert.config)
-    with pytest.raises(TypeError, match="'model' must be a MaskedLanguageModel or a Seq.* Token"):
-        load_bert(TokenClassifier(encoder(), 2), bert.state_dict(), bert.config)
-    with pytest.raises(ValueError, match="'config' cannot be read from nowhere/config.json"):
-        load_bert(classifier(), bert.state_dict(), 'nowhere/config.json')
-    with pytest.raises(TypeError, match="'config' must be a mapping .* or a path .got NoneType"):
-        load_bert(classifier(), bert.state_dict())
+    weights, config = bert.state_dict(), bert.config
+    refused(load_bert, MaskedLanguageModel(encoder()), weights, config,
+            match="'state_dict' .*cls.predictions.decoder.weight equal")
+    load_bert(classifier(), weights, config)  # which has no use for the decoder
+    query = 'bert.encoder.layer.1.attention.self.query.weight'
+    extra = 'bert.encoder.layer.3.output.dense.bias'
+    for given, error, match in [
+            ({}, ValueError, r"'state_dict' .*word_embeddings.weight=\(50, 24\) \(got None"),
+            ({**weights, query: weights[query][:8]}, ValueError,
+             r"'state_dict' .*query.weight=\(24, 24\) \(got \(8, 24"),
+            ({**weights, extra: torch.zeros(24)}, ValueError,
+             r"'state_dict' .*3.output.dense.bias=None \(got \(24,\)"),
+            (3, TypeError, "'state_dict' must be a mapping or a path .got int"),
+            ('model.safetensors', ValueError, "'state_dict' cannot be read from model.safetensors"),
+            ({**weights, 'a': [1.]}, TypeError, "'state_dict' must be a mapping from names to")]:
+        refused(load_bert, classifier(), given, config, match=match, error=error)
+    refused(load_bert, TokenClassifier(encoder(), 2), weights, config, error=TypeError,
+            match="'model' must be .*got TokenClassifier")
+    refused(load_bert, classifier(), weights, 'nowhere/config.json',
+            match="'config' cannot be read from nowhere/config.json")
+    refused(load_bert, classifier(), weights, error=TypeError, match="'config' .*got NoneType")
 
 
 @pytest.mark.parametrize('theirs, ours', [('relu', 'relu'), ('gelu_new', 'gelu_new'),
@@ -293,14 +301,13 @@ def test_other_state_dicts_are_refused():
 @pytest.mark.parametrize('kind', ['BertForPreTraining', 'RobertaForMaskedLM'])
 def test_the_activation_is_checked_and_gives_the_numbers(kind, theirs, ours):
     bert, load = hugging_face(kind, hidden_act=theirs), family_of(kind).load
-    with pytest.raises(ValueError, match=rf"'config' must have hidden_act='gelu', .* "
-                                         rf"\(got '{theirs}'\); .*activation='{ours}'"):
-        load(model_of(kind), bert.state_dict(), bert.config)
+    refused(load, model_of(kind), bert.state_dict(), bert.config,
+            match=rf"'config' .*hidden_act='gelu' \(got '{ours}'")
     activation = None
     if kind.startswith('Roberta'):  # whose head has gelu, whatever the encoder's is
         activation = 'gelu'
-        with pytest.raises(ValueError, match="activation of the MaskedLanguageModel of 'model'"):
-            load(masked_language_model(activation=ours), bert.state_dict(), bert.config)
+        refused(load, masked_language_model(activation=ours), bert.state_dict(), bert.config,
+                match=rf"'model' .*activation='gelu' \(got '{ours}'")
     model = model_of(kind, activation, activation=ours).eval()
     load(model, bert.state_dict(), bert.config)
     close(*logits(kind, model, bert)[:2])
@@ -337,65 +344,59 @@ class OtherAttention(torch.nn.Linear):
     channels, heads = 24, 3
 
 
-def adapted():
-    model = MaskedLanguageModel(encoder())
-    attention = model.encoder.layers[0].attention
-    attention.lin_query = torch.nn.Sequential(attention.lin_query)
-    return model
+@pytest.mark.parametrize('options, match', [
+    (dict(norm_first=True), 'norm_first=False .got True'),
+    (dict(num_segments=0), "'encoder.segment_embedding.weight'"),
+    (dict(positions='sinusoidal'), "'encoder.position_embedding.weight'"),
+    (dict(num_tokens=0), "'encoder.token_embedding.weight'"),
+    (dict(source=None, attention=OtherAttention(24, 24)), "'encoder.layers.0.attention.lin_query"),
+    (dict(head_channels=4), r'heads \* size=24 .got 12'),
+    (dict(num_kv_heads=1), 'num_kv_heads=3 .got 1'),
+    (dict(hops=2), 'one hop'), (dict(hops=0), 'one hop'), (dict(teleport=.1), 'one hop'),
+    (dict(teleport=.1, learn_teleport=True), "only .*'encoder.layers.0.attention.teleport_logit'"),
+])
+def test_encoders_that_do_not_fit_a_family_are_not_written(options, match, tmp_path):
+    sizes = dict(source=PatternSource(Full()), num_tokens=50, max_length=12, channels=24, heads=3,
+                 num_layers=1, num_segments=2, norm_first=False)
+    model = SequenceClassifier(Encoder(**{**sizes, **options}), 4, pooling='pooler')
+    with pytest.raises(ValueError, match=f"'model' .*{match}"):
+        to_hugging_face(model, tmp_path / 'folder')
+    assert not (tmp_path / 'folder').exists()
 
 
 @pytest.mark.parametrize('model, family, match', [
-    (lambda: MaskedLanguageModel(encoder(norm_first=True)), 'bert', 'must be post-norm'),
-    (lambda: MaskedLanguageModel(encoder(num_segments=0)), 'bert', 'must have segments'),
-    (lambda: MaskedLanguageModel(encoder(positions='sinusoidal')), 'bert', 'learned positions'),
-    (lambda: MaskedLanguageModel(encoder(head_channels=4)), 'bert', 'channels / heads'),
-    (lambda: MaskedLanguageModel(encoder(num_kv_heads=1)), 'bert', 'its own keys in each head'),
-    *[(lambda options=options: MaskedLanguageModel(encoder(**options)), 'bert', 'must have one hop')
-      for options in (dict(hops=2), dict(hops=0), dict(teleport=.1),
-                      dict(teleport=.1, learn_teleport=True))],
-    (lambda: SequenceClassifier(encoder(num_tokens=0), 4, pooling='pooler'), 'bert',
-     'must have a vocabulary'),
-    (lambda: MaskedLanguageModel(Encoder(
-        num_tokens=50, max_length=12, channels=24, heads=3, num_layers=1, norm_first=False,
-        attention=OtherAttention(24, 24))), 'bert', 'must have graph attention .* .got OtherAtt'),
-    (lambda: MaskedLanguageModel(encoder()), 'roberta', 'no sequence logits'),
-    (lambda: MaskedLanguageModel(encoder(), activation='relu'), 'bert', "the family's activation"),
-    (lambda: classifier(pooling='mean'), 'bert', "have pooling='pooler'"),
-    (adapted, 'bert', 'only the parameters of a .*layers.0.attention.lin_query.0.weight'),
+    (lambda: MaskedLanguageModel(encoder()), 'roberta', "only .*'pooler.linear.weight'"),
+    (lambda: MaskedLanguageModel(encoder(), activation='relu'), 'bert',
+     "activation='gelu' .got 'relu'"),
+    (lambda: classifier(pooling='mean'), 'bert', "only .*'head.1.weight'"),
+    (lambda: classifier(hidden_channels=4), 'bert', "only .*'head.1.weight'"),
+    (lambda: PairClassifier(encoder(), 4, pooling='pooler'), 'bert', "only .*'head.1.weight'"),
 ])
-def test_models_that_do_not_fit_a_family_are_not_written(model, family, match, tmp_path):
+def test_heads_that_do_not_fit_a_family_are_not_written(model, family, match, tmp_path):
     with pytest.raises(ValueError, match=f"'model' .*{match}"):
         to_hugging_face(model(), tmp_path / 'folder', family=family)
     assert not (tmp_path / 'folder').exists()
 
 
-@pytest.mark.parametrize('config, match', [
-    ({'vocab_size': 50, 'hidden_act': 'mish'}, "must have hidden_act 'gelu', .* .got 'mish'.; "),
-    ({'hidden_size': 24}, "must have the entry 'vocab_size'"),
-    ({'vocab_size': 50, 'model_type': 'gpt2'}, "must be the config of a BERT or .*'gpt2'"),
-    ('config.json', 'cannot be read from config.json'),
+@pytest.mark.parametrize('config, error, match', [
+    ({'vocab_size': 50, 'hidden_act': 'mish'}, ValueError, "'activation' .*got 'mish'"),
+    ({'hidden_size': 24}, TypeError, "'num_tokens' .*got NoneType"),
+    ({'vocab_size': 50, 'model_type': 'gpt2'}, ValueError, "'config' .*model_type=.*'gpt2'"),
+    ({'vocab_size': 50, 'is_decoder': True}, ValueError, "'config' .*is_decoder=False .got True"),
+    ('config.json', ValueError, "'config' cannot be read from config.json"),
 ])
-def test_bad_configs_of_an_encoder(config, match):
-    with pytest.raises(ValueError, match=f"'config' {match}"):
+def test_bad_configs_of_an_encoder(config, error, match):
+    with pytest.raises(error, match=match):
         encoder_of(config, Full())
 
 
-@pytest.mark.parametrize('change, match', [
-    ({'position_embedding_type': 'relative_key'}, "position_embedding_type='absolute', .* "
-                                                  r"\(got 'relative_key'\)"),
-    ({'is_decoder': True}, r"is_decoder=False, .* \(got True\)"),
-    ({'add_cross_attention': True}, r"add_cross_attention=False, .* \(got True\)"),
-    ({'num_attention_heads': 4}, r"have num_attention_heads=3, .* \(got 4\); .* with heads=4$"),
-    ({'layer_norm_eps': 1e-5}, r"have layer_norm_eps=1e-12, .* \(got 1e-05\); .* norm_eps=1e-05$"),
-    ({'model_type': 'megatron-bert'}, r"be the config of a BERT .*'megatron-bert'\)$"),
-    ({'model_type': 'roberta'}, r"be the config of a BERT .*'roberta'\); use load_roberta$"),
-])
-def test_configs_with_unsupported_settings(change, match):
-    bert, model = hugging_face('BertModel'), classifier()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match=f"'config' must (have )?{match}"):
-        load_bert(model, bert.state_dict(), {**bert.config.to_dict(), **change})
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+@pytest.mark.parametrize('name, value', [
+    ('position_embedding_type', 'relative_key'), ('is_decoder', True),
+    ('add_cross_attention', True), ('model_type', 'megatron-bert'), ('model_type', 'roberta')])
+def test_configs_with_unsupported_settings(name, value):
+    bert = hugging_face('BertModel')
+    refused(load_bert, classifier(), bert.state_dict(), {**bert.config.to_dict(), name: value},
+            match=f"'config' .*{name}=.*got {value!r}")
 
 
 # RoBERTa #############################################################################
@@ -440,21 +441,21 @@ def test_positions_are_counted_from_the_padding():
     load_roberta(model, roberta.state_dict(), roberta.config)
     tokens = torch.arange(5, 17)
     close(model.encoder(tokens, torch.tensor([0, 12])), roberta(tokens[None]).last_hidden_state[0])
-    with pytest.raises(ValueError, match=r"'config' must.*int.*\(got None\)"):
-        load_roberta(model, roberta.state_dict(),
-                     {**roberta.config.to_dict(), 'pad_token_id': None})
+    refused(load_roberta, model, roberta.state_dict(),
+            {**roberta.config.to_dict(), 'pad_token_id': None},
+            match=r"'config' .*pad_token_id \(got None\)")
 
 
 @pytest.mark.slow
 def test_each_family_has_its_own_function():
     bert, roberta = hugging_face('BertForMaskedLM'), hugging_face('RobertaForMaskedLM')
-    with pytest.raises(ValueError, match="of a RoBERTa .*got the names of a BERT .*call load_bert"):
-        load_roberta(masked_language_model(), bert.state_dict(), bert.config)
-    with pytest.raises(ValueError, match="of a BERT .*got the names of a RoBERTa .*call load_rob"):
-        load_bert(masked_language_model(), roberta.state_dict(), roberta.config)
+    for load, theirs, got in ((load_roberta, bert, 'bert'), (load_bert, roberta, 'roberta')):
+        refused(load, masked_language_model(), theirs.state_dict(), theirs.config,
+                match=f"'config' .*model_type=.*got '{got}'")
+    refused(load_roberta, masked_language_model(), bert.state_dict(), roberta.config,
+            match="'state_dict' .*word_embeddings.weight=.*got None")
     roberta = hugging_face('RobertaForMaskedLM', tie_word_embeddings=False)
-    with pytest.raises(ValueError, match="'lm_head.decoder.weight' equal .* RoBERTa"):
-        load_roberta(masked_language_model(), roberta.state_dict(), roberta.config)
-    with pytest.raises(TypeError, match="'tile_positions' must be a bool .got int"):
-        load_roberta(masked_language_model(), roberta.state_dict(), roberta.config,
-                     tile_positions=4096)
+    refused(load_roberta, masked_language_model(), roberta.state_dict(), roberta.config,
+            match="'state_dict' .*lm_head.decoder.weight equal")
+    refused(load_roberta, masked_language_model(), roberta.state_dict(), roberta.config,
+            error=TypeError, match="'tile_positions' must be a bool .got int", tile_positions=4096)

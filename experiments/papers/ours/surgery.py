@@ -172,8 +172,7 @@ class Setting(NamedTuple):
         if path.is_file():
             return Profile.load(path)
         measured = profile(self.dense, map(as_input, self.train[:self.sizes.profiled].split(4)),
-                           patterns=[*chain(*CANDIDATES.values())],
-                           positions=self.train.size(1))
+                           patterns=[*chain(*CANDIDATES.values())])
         measured.save(path)
         return measured
 

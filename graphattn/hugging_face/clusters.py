@@ -1,26 +1,23 @@
-"""Edges between clusters of queries and clusters of keys, which ``fit`` can choose for a head.
-
-The candidate ``'8 keys of 32 clusters'`` groups the queries of a head into 32 clusters by k-means,
-and likewise its keys. If a cluster of queries and a cluster of keys are joined, all their tokens
-are joined by edges. Pairs of clusters are joined in descending order of their mean attention weight
-for each pair of tokens, until a query has 8 keys in the mean.
-"""
+"""Edges between clusters of queries and clusters of keys, which ``fit`` can choose for a head."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphattn.hugging_face.attending import Attending, OneSequence
 from graphattn.sources import ClusterKeys, HeadClusters
 from graphattn.sources.head_clusters import nearest
 
-__all__ = ['Centroids', 'ClusterPoints', 'ClusterSums', 'InputClusters', 'LayerClusters',
-           'counts_of', 'head_clusters', 'join_clusters']
+__all__ = ['ClusterPoints', 'ClusterSums', 'InputClusters', 'LayerClusters', 'find',
+           'head_clusters', 'join_clusters']
 
 MAX_POINTS = 4096  # tokens of each half of the inputs that centroids are found on
 MAX_STEPS = 25  # of k-means
@@ -28,53 +25,30 @@ Centroids = tuple[Tensor, Tensor]  # of queries and of keys, [heads, clusters, c
 
 
 class LayerClusters(NamedTuple):
-    """Clusters of the queries and of the keys of each head of a layer, and the order in which pairs
-    of clusters are joined.
+    """Clusters of the queries and keys of each head of a layer, and when their pairs are joined."""
 
-    If a cluster of queries is joined with a cluster of keys, all queries of the one attend to all
-    keys of the other. Pairs are joined in descending order of their mean attention weight for each
-    pair of tokens.
+    # Queries of a joined pair attend to all keys of its other cluster. Pairs are joined in
+    # descending order of their mean weight for each pair of tokens.
 
-    Args:
-        query (Tensor): Centroids of queries, ``[heads, clusters, channels]``.
-        key (Tensor): Centroids of keys, shaped like ``query``.
-        edges (Tensor): For each pair of clusters, the mean number of keys of a query, itself
-            included, once this pair and all pairs before it are joined; infinite for pairs without
-            weight. ``[heads, clusters of queries, clusters of keys]``.
-    """
-
-    query: Tensor
+    query: Tensor  # centroids, [heads, clusters, channels]
     key: Tensor
+    # Mean number of keys of a query once this pair and all before it are joined; infinite for pairs
+    # without weight. [heads, clusters of queries, clusters of keys]
     edges: Tensor
 
     def on(self, query: Tensor, key: Tensor) -> InputClusters:
-        """Return the clusters of the tokens of one input. ``query`` and ``key`` are
-        ``[heads, length, channels]``."""
         return InputClusters(self.edges, nearest(query, self.query), nearest(key, self.key))
 
 
 class InputClusters(NamedTuple):
-    """The cluster of each query and of each key of one input, in all heads of a layer.
+    """The cluster of each query and of each key of one input, in all heads of a layer."""
 
-    Args:
-        edges (Tensor): As in :class:`LayerClusters`.
-        of_query (Tensor): Index of the cluster of each query, int64 ``[heads, length]``.
-        of_key (Tensor): Index of the cluster of each key, int64 ``[heads, length]``.
-    """
-
-    edges: Tensor
-    of_query: Tensor
+    edges: Tensor  # as in LayerClusters
+    of_query: Tensor  # int64 [heads, length]
     of_key: Tensor
 
     def mask(self, keys: int, rows: Tensor) -> Tensor:
-        """Return whether each of the queries ``rows`` attends to each key, bool
-        ``[heads, rows, length]``. It attends to the keys whose cluster is joined with its own, and
-        to itself.
-
-        Args:
-            keys (int): Mean number of keys of a query, up to which pairs of clusters are joined.
-            rows (Tensor): Indices of the queries, int64 ``[rows]``.
-        """
+        """Return to which keys the queries ``rows`` attend, bool ``[heads, rows, length]``."""
         of_query, of_key = self.of_query[:, rows, None], self.of_key[:, None]
         joined = (self.edges <= keys).gather(1, of_query.expand(-1, -1, self.edges.size(2)))
         mask = joined.gather(2, of_key.expand(-1, len(rows), -1))
@@ -82,32 +56,11 @@ class InputClusters(NamedTuple):
         return mask
 
 
-def counts_of(candidates: Sequence[Any]) -> tuple[int, ...]:
-    """Return into how many clusters k-means must group the tokens for ``candidates``, the
-    descriptions of edges among which a fit chooses: 32 for ``'8 keys of 32 clusters'``. Other
-    descriptions need no clusters.
-
-    Args:
-        candidates (sequence): Patterns and other edges that :func:`profile` measures.
-
-    Returns:
-        tuple of int: Each number of clusters once, in ascending order.
-    """
-    return tuple(sorted({each.clusters for each in candidates if isinstance(each, ClusterKeys)}))
-
-
 # Finding #############################################################################
 
 
 class ClusterPoints:
-    """Random sample of the queries and keys of a layer, in which k-means finds clusters. It has at
-    most 4,096 tokens of the inputs that are added by :meth:`begin`.
-
-    Args:
-        counts (sequence of int): Numbers of clusters. For each number, such as 32, k-means groups
-            the queries and the keys of a head into so many clusters.
-        seed (int): Seed of the sample and of k-means.
-    """
+    """Random sample of the queries and keys of a layer, in which k-means finds clusters."""
 
     def __init__(self, counts: Sequence[int], seed: int):
         self.counts, self.seed = counts, seed
@@ -120,8 +73,7 @@ class ClusterPoints:
         return not self.points
 
     def begin(self, query: Tensor, key: Tensor) -> None:
-        """Add the queries and keys of an input, both ``[heads, length, channels]``, to the
-        sample."""
+        """Add the queries and keys of an input, both ``[heads, length, channels]``."""
         given = query, key
         self.points = [torch.cat(pair, dim=1) for pair in zip(self.points, given)] or [*given]
         self.order = torch.cat([self.order, torch.rand(query.size(1), generator=self.generator)])
@@ -133,8 +85,7 @@ class ClusterPoints:
         """Do nothing, because centroids do not depend on attention weights."""
 
     def centroids(self, other: ClusterPoints | None = None) -> dict[int, Centroids]:
-        """Return a dict from each number of clusters to a pair: the centroids of queries and those
-        of keys in this sample. If ``other`` is given, they are found in both samples together."""
+        """Return the centroids in this sample, or in both together, by number of clusters."""
         points = self.points if other is None or other.is_empty else [
             torch.cat(pair, dim=1) for pair in zip(self.points, other.points)]
         return {count: tuple(k_means(each, count, self.seed) for each in points)
@@ -142,13 +93,7 @@ class ClusterPoints:
 
 
 class ClusterSums:
-    """Sums of the attention weights of a layer between each cluster of queries and each cluster of
-    keys.
-
-    Args:
-        centroids (dict): For each number of clusters, the centroids of queries and of keys, both
-            ``[heads, clusters, channels]``.
-    """
+    """Sums of the attention weights between each cluster of queries and each cluster of keys."""
 
     def __init__(self, centroids: Mapping[int, Centroids]):
         self.centroids, self.num_rows = centroids, 0
@@ -161,17 +106,14 @@ class ClusterSums:
         return self.num_rows == 0
 
     def begin(self, query: Tensor, key: Tensor) -> None:
-        """Begin an input: assign its queries and keys, both ``[heads, length, channels]``, to
-        clusters."""
+        """Assign the queries and keys of an input, ``[heads, length, channels]``, to clusters."""
         self.members = {count: tuple(F.one_hot(nearest(*pair), count).to(query)
                                      for pair in zip((query, key), centroids))
                         for count, centroids in self.centroids.items()}
 
     def add(self, rows: Tensor, weight: Tensor) -> None:
-        """Add the attention weights ``[heads, rows, length]`` of some queries of the input.
-        ``rows`` are the indices of these queries, int64 ``[rows]``. Weights of tokens on themselves
-        are left out."""
-        others = weight.clone()
+        """Add the attention weights ``[heads, rows, length]`` of some queries of the input."""
+        others = weight.clone()  # without those of tokens on themselves
         others[:, torch.arange(len(rows), device=rows.device), rows] = 0
         is_pair = (others > 0).to(others)
         for count, (of_query, of_key) in self.members.items():
@@ -181,8 +123,6 @@ class ClusterSums:
         self.num_rows += len(rows)
 
     def clusters(self) -> dict[int, LayerClusters]:
-        """Return a dict from each number of clusters to the clusters and the order in which pairs
-        of them are joined."""
         return {count: LayerClusters(*centroids, self._edges(count))
                 for count, centroids in self.centroids.items()}
 
@@ -195,18 +135,8 @@ class ClusterSums:
 
 
 def k_means(points: Tensor, count: int, seed: int) -> Tensor:
-    """Return the centroids that k-means finds in each set of points of a batch.
-
-    Args:
-        points (Tensor): ``[batch, points, channels]``.
-        count (int): Number of centroids of each set.
-        seed (int): Seed of the initial centroids.
-
-    Returns:
-        Tensor ``[batch, count, channels]``.
-
-    Source: Arthur and Vassilvitskii, "k-means++: The advantages of careful seeding" (2007).
-    """
+    """Return ``count`` centroids of each set of points, both ``[batch, points, channels]``."""
+    # Arthur and Vassilvitskii, "k-means++: The advantages of careful seeding" (2007).
     generator = torch.Generator().manual_seed(seed)
     centroids = _first_centroids(points, count, generator)
     cluster = None
@@ -222,9 +152,7 @@ def k_means(points: Tensor, count: int, seed: int) -> Tensor:
 
 
 def _first_centroids(points: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return ``count`` initial centroids, drawn from points ``[batch, points, channels]``. Each
-    point is drawn with a probability in proportion to its squared distance from the nearest
-    centroid that is already drawn."""
+    # A point is drawn in proportion to its squared distance from the nearest centroid so far.
     batch, num_points, _ = points.shape
     head = torch.arange(batch, device=points.device)
     distance = points.new_ones(batch, num_points)
@@ -239,19 +167,45 @@ def _first_centroids(points: Tensor, count: int, generator: torch.Generator) -> 
     return torch.stack(chosen, dim=1)
 
 
+@dataclass
+class _Finding(Attending):
+    # For each layer: collectors for inputs of even index, and for those of odd index.
+    collectors: dict[str, tuple[Sequence[ClusterPoints | ClusterSums], ...]]
+    num_inputs: Counter[str] = field(default_factory=Counter)
+
+    def _see(self, name: str, one: OneSequence, value: Tensor, is_special: Tensor | None) -> Tensor:
+        out, collectors = torch.empty_like(value), self.collectors[name][self.num_inputs[name] % 2]
+        for each in collectors:
+            each.begin(one.query, one.key)
+        for rows in one.blocks():
+            weight = one.weights(rows)
+            out[:, rows] = weight @ value
+            for each in collectors:
+                each.add(rows, weight)
+        self.num_inputs[name] += 1
+        return out
+
+
+def find(names: Sequence[str], counts: Sequence[int], run: Callable[[Attending], None],
+         seed: int) -> dict[str, tuple[dict[int, LayerClusters], ...]]:
+    """Return clusters of each layer, for inputs of even and odd index, and of all inputs."""
+    points = {name: (ClusterPoints(counts, seed), ClusterPoints(counts, seed)) for name in names}
+    run(_Finding({name: ([even], [odd]) for name, (even, odd) in points.items()}))
+    sums = {name: [*map(ClusterSums, (even.centroids(), odd.centroids(), even.centroids(odd)))]
+            for name, (even, odd) in points.items() if not even.is_empty}
+    run(_Finding({name: ([even, every], [odd, every])
+                  for name, (even, odd, every) in sums.items()}))
+    # Each half is measured along what the other half found; a single input is both.
+    return {name: tuple((even if each.is_empty else each).clusters() for each in (odd, even, every))
+            for name, (even, odd, every) in sums.items()}
+
+
 # Fields of a profile #################################################################
 
 
 def join_clusters(layers: Sequence[Mapping[int, LayerClusters]],
                   num_heads: Sequence[int]) -> dict[str, np.ndarray]:
-    """Return the clusters of all layers as the fields ``clusters``, ``channels``,
-    ``cluster_query``, ``cluster_key`` and ``cluster_edges`` of a :class:`Profile`.
-
-    Args:
-        layers (sequence of dict): For each layer, a dict from each number of clusters to the
-            clusters; empty if no candidate has clusters.
-        num_heads (sequence of int): Number of heads of each layer.
-    """
+    """Return the clusters of all layers as fields of a :class:`Profile`, by name."""
     counts = [*layers[0]] if layers else []
     if not counts:
         heads = sum(num_heads)
@@ -275,14 +229,7 @@ def join_clusters(layers: Sequence[Mapping[int, LayerClusters]],
 
 
 def head_clusters(name: ClusterKeys, values: Mapping[str, np.ndarray], row: int) -> HeadClusters:
-    """Return the clusters of one head, read from the fields of a profile.
-
-    Args:
-        name (ClusterKeys): How many clusters the head has, and how many keys a query has in the
-            mean.
-        values (dict): Fields of the profile by name.
-        row (int): Index of the head among the heads of all layers.
-    """
+    """Return the clusters of the head with index ``row`` in the fields of a profile."""
     counts = values['clusters']
     at = counts.tolist().index(name.clusters)
     first, count = int(counts[:at].sum()), name.clusters
