@@ -49,7 +49,7 @@ from experiments.data.token_arrays import TokenArrays
 from experiments.runs.checkpoints import write_checkpoint
 from experiments.runs.load_run import load_run
 from experiments.runs.summary import read_summary, write_summary
-from graphattn.graphs.pair_layout import SymmetricLayout
+from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.hugging_face import Profile, attach, load_attached, profile, save_attached
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.patterns import Mask, SlidingWindow, load_masks, save_masks
@@ -320,7 +320,7 @@ READERS = {
     'config of a model': part_of(ATTACHED, 'config.json'),
     'profile': Reader('profile.npz', write_profile, read_profile),
     'masks': Reader('masks.npz', lambda folder: save_masks(folder / 'masks.npz', [Mask(
-        SymmetricLayout(4, True), torch.arange(SymmetricLayout(4, True).num_values) % 2 == 0)]),
+        FreeLayout(4, True), torch.arange(FreeLayout(4, True).num_values) % 2 == 0)]),
         lambda folder: load_masks(folder / 'masks.npz')),
     'a whole run, config': WHOLE_RUN,
     'a whole run, checkpoint': part_of(WHOLE_RUN, 'checkpoints/last.ckpt'),
