@@ -194,7 +194,9 @@ def _load(family: str, model: Model, state_dict: Weights, config: Config | None,
 def _compare(argument: str, wanted: Mapping[str, Any], got: Mapping[str, Any]) -> None:
     for name, value in wanted.items():
         if got.get(name) != value:
-            raise ValueError(f"'{argument}' must have {name}={value!r} (got {got.get(name)!r})")
+            hint = '' if argument == 'model' else '; encoder_of(config, ...) builds what fits'
+            raise ValueError(f"'{argument}' must have {name}={value!r} (got {got.get(name)!r})"
+                             f"{hint}")
 
 
 def _read_config(family: str, config: Config) -> dict[str, Any]:
