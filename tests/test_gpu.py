@@ -13,6 +13,7 @@ from graphattn import BipartiteGraph, _compiler, ops
 from graphattn.decoding import KeyValueCache
 from graphattn.functional import (
     choose,
+    drive,
     edge_attention,
     edge_feature_attention,
     edge_probability,
@@ -120,6 +121,20 @@ def test_features_in_half_precision_have_the_numbers_of_cpus(gpu, num_features):
     there = [*map(to_gpu, half)]
     out = edge_feature_attention(*there[:3], graph.to('cuda'), *there[3:], backend='triton')
     torch.testing.assert_close(out.on_cpu, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_features_of_many_tokens_are_projected_in_pieces(gpu, monkeypatch):
+    monkeypatch.setattr(drive, '_TOKENS_OF_A_PIECE', 3)
+    x, matrices = torch.randn(11, 2, 4), torch.randn(2, 4, 5)
+    with torch.enable_grad():
+        leaves = [to_gpu(each).requires_grad_() for each in (x, matrices)]
+        out = drive._project(*leaves)
+        grads = torch.autograd.grad(out.sin().sum(), leaves)
+        leaves = [each.clone().requires_grad_() for each in (x, matrices)]
+        expected = torch.einsum('qhc,hcs->qhs', *leaves)
+        right = torch.autograd.grad(expected.sin().sum(), leaves)
+    torch.testing.assert_close([each.on_cpu for each in (out.detach(), *grads)],
+                               [expected.detach(), *right])
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ from graphattn.ops.attention.schema import dropout_seed
 from graphattn.ops.edge_math import dot_with_features, drop_out, edge_logit, sum_features
 
 Teleport = float | Sequence[float] | Tensor
+_PIECES, _TOKENS_OF_A_PIECE = 64, 1024
 _FEATURES_AT_ONCE = 8  # of half precision, that tensor cores load together
 
 
@@ -167,7 +168,7 @@ def drive(
         _check_one_hop(is_plain, hops)
         check_features(tokens, value, graph, features)
         features = _pad_features(features)
-        at_query = placement.fold_nodes(_project(tokens, 'qhc,hcs->qhs', features.projection))
+        at_query = placement.fold_nodes(_project(tokens, features.projection))
         terms = terms._replace(features=EdgeFeatures(at_query, features.attr))
     if is_plain:
         out, weight = _one_hop(query, key, value, graph, terms, placement, backend, needs_weights)
@@ -185,7 +186,7 @@ def drive(
         out = placement.put(out)
     else:
         out, sums = map(placement.put, out)
-        out = out + _project(sums, '...hs,hcs->...hc', features.projection)
+        out = out + _project(sums, features.projection.mT)
     return out, weight.to(query.dtype) if needs_weights else None
 
 
@@ -213,9 +214,17 @@ def _pad_features(features: ProjectedFeatures) -> ProjectedFeatures:
     return ProjectedFeatures(F.pad(attr, (0, missing)), F.pad(projection, (0, missing)))
 
 
-def _project(x: Tensor, equation: str, projection: Tensor) -> Tensor:
+def _project(x: Tensor, matrices: Tensor) -> Tensor:
+    """Return ``x`` ``[tokens, heads, channels]`` times the matrix of each head."""
+    # The gradient of a matrix is a sum over all tokens. On a GPU a product for each head would give
+    # it to as many programs as there are heads; products of pieces of the tokens employ all.
+    pieces = min(_PIECES, len(x) // _TOKENS_OF_A_PIECE) if x.device.type == 'cuda' else 0
     with without_autocast(x.device):
-        return torch.einsum(equation, x, projection)
+        if pieces < 2:
+            return torch.einsum('qha,hab->qhb', x, matrices)
+        padded = F.pad(x, (0, 0, 0, 0, 0, -len(x) % pieces)).unflatten(0, (pieces, -1))
+        out = torch.einsum('pqha,phab->pqhb', padded, matrices.expand(pieces, -1, -1, -1))
+        return out.flatten(0, 1)[:len(x)]
 
 
 def _one_hop(
