@@ -21,16 +21,9 @@ _NEW = {torch.arange, torch.empty, torch.empty_like, torch.eye, torch.full, torc
 
 
 class BoundedBuilding(TorchFunctionMode):
-    """Context in which modules are built for the weights of a file. Sizes in a config that need far
-    more tensors or bytes than the weights raise an error, before memory is taken.
+    """Context in which modules are built that may need about as many bytes as ``weights``."""
 
-    Args:
-        weights (iterable of Tensor): The weights.
-
-    Raises:
-        ValueError: Too much is built.
-    """
-
+    # Sizes in a config that need far more tensors or bytes raise before memory is taken.
     def __init__(self, weights: Iterable[Tensor]):
         super().__init__()
         sizes = [weight.nbytes for weight in weights]

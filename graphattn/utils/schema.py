@@ -22,8 +22,8 @@ class Between(NamedTuple):
 
 
 class Array(NamedTuple):
-    """An array whose dtype is one of ``kinds``, with numbers from ``least`` to ``most``. Names in
-    ``shape`` are sizes that all arrays of a file share."""
+    """An array of dtypes ``kinds``; names in ``shape`` are sizes that all arrays of a file
+    share."""
 
     kinds: str
     shape: tuple[str | int, ...]
@@ -33,24 +33,12 @@ class Array(NamedTuple):
 
 
 def check_schema(found: Any, schema: Any, where: str, sizes: dict[str, int] | None = None) -> None:
-    """Raise an error unless the content of a file fits a schema.
-
-    A schema is a type (``float`` is any finite number, ``object`` is anything); ``None`` or another
-    constant; a ``range`` of integers; a :class:`Between`; an :class:`Array`; a compiled pattern,
-    which the whole text must match; a tuple of schemas, of which one must fit; a list with the
-    schema of all entries; or a dict with the schema of each field. A field whose name ends in ``?``
-    may be missing, and the key ``str`` has the schema of all fields that are not named.
-
-    Args:
-        found: The content.
-        schema: The schema.
-        where (str): The file, for the message.
-        sizes (dict, optional): Sizes of arrays that are known, by name.
-
-    Raises:
-        ValueError: A field is missing, unknown, of another type or out of range. The message begins
-            with ``where`` and names the field.
-    """
+    """Raise an error, beginning with ``where``, unless the content of a file fits a schema."""
+    # A schema is a type (float is any finite number, object is anything); None or another constant;
+    # a range of integers; a Between; an Array; a compiled pattern, which the whole text must match;
+    # a tuple of schemas, of which one must fit; a list with the schema of all entries; or a dict
+    # with the schema of each field. A field whose name ends in ? may be missing, and the key str
+    # has the schema of all fields that are not named.
     try:
         _check(found, schema, '', {} if sizes is None else sizes)
     except RecursionError as error:
@@ -89,7 +77,7 @@ def _check(found: Any, schema: Any, name: str, sizes: dict[str, int]) -> None:
 
 
 def _is_kind(found: Any, schema: Any) -> bool:
-    """Return whether a value fits a schema, without the entries of lists, dicts and arrays."""
+    # without the entries of lists, dicts and arrays
     if isinstance(schema, dict | list):
         return isinstance(found, dict if isinstance(schema, dict) else list | tuple)
     if isinstance(schema, range):
