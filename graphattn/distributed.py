@@ -351,12 +351,12 @@ def _hops_of(module: nn.Module) -> Iterator[int | float]:
 
 
 class _Facts(NamedTuple):
-    """Facts that processes tell each other before a step; those after ``stop`` must be equal in
-    all."""
+    """Facts that each process tells the others before a step."""
 
     is_right: int = 0  # whether the arguments are valid
-    start: int = 0
+    start: int = 0  # the range of its tokens
     stop: int = 0
+    # Values or digests that must be equal in all processes.
     num_tokens: int = 0
     ptr: int = 0
     generator: int = 0
@@ -415,8 +415,7 @@ def _digest_module(module: nn.Module) -> int:
 
 
 class _Halos:
-    """A cache of the halos, which list the keys and values that processes exchange, of recent
-    steps."""
+    """A cache of the halos (keys and values that processes exchange) of recent steps."""
 
     # A halo depends on the token ranges and the graphs of all processes, so all processes must find
     # or miss an entry together, and use the same key: the cause, such as a pattern, that every

@@ -24,6 +24,8 @@ class CompleteGraph(BipartiteGraph):
         degree = torch.repeat_interleave(segments.key_ptr.diff(), segments.query_ptr.diff(),
                                          output_size=num_queries)
         self._indptr = F.pad(degree.cumsum(0), (1, 0))
+        # A cached graph lists its edges at most once, so nbytes and the choice of a backend treat
+        # them as listed.
         self._num_keys, self._segments, self.is_listed = num_keys, segments, is_listed
         self._edge_prob = self._csc = self._block_mask = None
         self._is_reordered = False
@@ -31,6 +33,7 @@ class CompleteGraph(BipartiteGraph):
 
     @cached_property
     def _key(self) -> Tensor:
+        # Listed when first read, because dense attention does not need the edges.
         with outside_transforms():  # later callers may train with the graph
             return self._list_keys()
 

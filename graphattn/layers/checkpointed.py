@@ -28,8 +28,7 @@ def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generat
 
 
 class _AsNow:
-    """Context that temporarily restores the state that modules and a generator had when it was
-    built."""
+    """Context that restores for a while what modules and a generator held when it was built."""
 
     # torch's checkpoint restores only the default generator. Parameters must be restored because of
     # torch.func.functional_call, which has put other tensors back before the backward pass starts.
@@ -41,7 +40,7 @@ class _AsNow:
         self.generator = generator
         self.state = self._read()
 
-    def __enter__(self):
+    def __enter__(self):  # once for each backward pass
         self.state_before = self._read()
         self._write(self.state)
 

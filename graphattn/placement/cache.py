@@ -50,7 +50,7 @@ class Cache(Placement):
 class Kept:
     """Keys and values of one layer in a cache that grows."""
 
-    def __init__(self, seen: list[int]):
+    def __init__(self, seen: list[int]):  # number of processed tokens of each sequence
         self.seen = seen
         self._tensors: dict[str, Tensor] = {}  # by name: 'key', 'hop 0', 'hop 1', ...
 

@@ -35,8 +35,10 @@ def exchanged(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
 
 
 class _Sent(torch.autograd.Function):
-    """Autograd function of :func:`exchanged`, unlike torch's naming a process that does not
-    respond."""
+    """Autograd function of :func:`exchanged`."""
+
+    # If a process does not respond in the backward pass, the error names this process, unlike the
+    # error of torch's own function.
 
     @staticmethod
     def forward(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],

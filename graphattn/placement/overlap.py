@@ -173,8 +173,7 @@ class _Overlapped(torch.autograd.Function):
 
 
 class _Side(NamedTuple):
-    """The near or the far edges of a :class:`Split`, and what a kernel needs to attend along
-    them."""
+    """The near or the far edges of a :class:`Split`, and what a kernel needs along them."""
 
     kernel: Backend
     terms: LogitTerms  # without tensors

@@ -21,7 +21,7 @@ _NEW = {torch.arange, torch.empty, torch.empty_like, torch.eye, torch.full, torc
 
 
 class BoundedBuilding(TorchFunctionMode):
-    """Context in which modules are built that may need about as many bytes as ``weights``."""
+    """Context in which modules are built for the weights of a file."""
 
     # Sizes in a config that need far more tensors or bytes raise before memory is taken.
     def __init__(self, weights: Iterable[Tensor]):
