@@ -15,9 +15,9 @@ _OF_LIBRARIES = 'graphattn.', 'torch_geometric.'  # which pass ``**kwargs`` on a
 
 
 class Explained:
-    """Base class of what users construct and call. It costs normal calls less than a
-    microsecond."""
+    """Base class of what users construct and call."""
 
+    # costs normal calls less than a microsecond
     __slots__ = ()
 
     def __new__(cls, *args: Any, **kwargs: Any):
@@ -40,7 +40,7 @@ class Explained:
 
 
 def _accepted(cls: type) -> list[str] | None:
-    """Return the names of the arguments of a class, or None if it accepts any name."""
+    # None: any name is accepted
     if '_accepted' not in vars(cls):
         cls._accepted = _names(cls)
     return cls._accepted
@@ -83,7 +83,6 @@ def _not_by_jit(module: object) -> NotImplementedError:
 
 
 def _check_call(name: str, forward: Callable, args: tuple, kwargs: dict) -> None:
-    """Raise a TypeError if ``forward`` cannot be called with these arguments."""
     _, *parameters = signature(forward).parameters.values()
     if not any(parameter.kind == Parameter.VAR_KEYWORD for parameter in parameters):
         accepted = [parameter.name for parameter in parameters]

@@ -110,13 +110,7 @@ class KeyValueCache:
 
 
 class Step(Shard):
-    """The new tokens of one call of a model: the ``placement`` of layers and models in decoding.
-
-    Args:
-        cache (KeyValueCache): The cache.
-        ptr (Tensor): Where the new tokens of each sequence begin, int64 ``[num_sequences + 1]``.
-        spans (list of tuple): Positions of the new tokens of each sequence, as pairs (begin, end).
-    """
+    """The new tokens of one call of a model: the ``placement`` of layers and models in decoding."""
 
     def __init__(self, cache: KeyValueCache, ptr: Tensor, spans: list[tuple[int, int]]):
         Placement.__init__(self)
@@ -137,8 +131,8 @@ class Step(Shard):
         return token - self.own_ptr[segment] + begin[segment]
 
     def tokens(self) -> Tensor:
-        """Return the index of each new token of this process among all ``num_sequences * length``
-        tokens, int64 ``[num_own]``."""
+        """Return the index of each new token of this process among all tokens, int64
+        ``[num_own]``."""
         return self.positions() + self.ptr[segment_of(self.own_ptr, self.num_own)]
 
     def gather(self, x: Tensor) -> Tensor:
@@ -194,15 +188,12 @@ class Step(Shard):
         return bool((graph.key > self._nodes(heads)[graph.query]).any())
 
     def _nodes(self, heads: int | None) -> Tensor:
-        """Return the index of each new token of this process among the keys of the graph, int64
-        ``[num_own]``. If each head has its own graph, return ``[heads * num_own]``: the indices for
-        head 0, then for head 1, and so on."""
+        # among the keys of the graph, for head 0, then for head 1, if each head has its own graph
         fold = torch.arange(heads or 1, device=self.ptr.device).unsqueeze(1)
         return (self.tokens() + self.num_tokens * fold).flatten()
 
     def _memory(self, layer: nn.Module) -> Kept:
-        """Return the cache of this run of the layer. Raise a ValueError unless the new tokens begin
-        where the cached tokens end."""
+        # new tokens must begin where the cached tokens end
         memory = self.cache.of(layer, self._runs[layer])
         begin = [begin for begin, _ in self.all_spans]
         if memory.seen != begin:
@@ -219,14 +210,8 @@ def _not_causal() -> ValueError:
 
 
 class Homes:
-    """Table of the tokens in a cache that several processes share. For each token, it stores the
-    process that caches the token, and the index of the token among all tokens of that process.
-
-    Args:
-        num_tokens (int): Number of tokens of the whole cache.
-        num_processes (int): Number of processes.
-        device (torch.device): Device of the tensors.
-    """
+    """The process that caches each token of a shared cache, and its index among all tokens
+    there."""
 
     def __init__(self, num_tokens: int, num_processes: int, device: torch.device):
         # Tensors that are created in inference mode are read-only outside of it, but later steps
@@ -238,12 +223,8 @@ class Homes:
 
     def put(self, tokens: Tensor, owner: Tensor) -> list[int]:
         """Assign new tokens to processes, and return the number of tokens that each process then
-        caches. If a step is repeated, its tokens are assigned again.
-
-        Args:
-            tokens (Tensor): Indices of the new tokens among all tokens of the cache, int64.
-            owner (Tensor): The process of each new token, int64.
-        """
+        caches."""
+        # if a step is repeated, its tokens are assigned again
         for process, count in enumerate(self.counts):
             own = tokens[owner == process]
             self.number[own] = count + torch.arange(len(own), device=own.device)
@@ -253,15 +234,9 @@ class Homes:
 
 
 class DividedStep(Step):
-    """The new tokens of one call of a model, if several processes share the cache.
+    """The new tokens of one call of a model, if several processes share the cache."""
 
-    Args:
-        step (Step): The new tokens of all processes.
-        bounds (list of int, optional): Where the new tokens of each process begin, and the end of
-            the last. If None, every process computes all new tokens.
-        group (ProcessGroup): The processes.
-    """
-
+    # bounds: where the new tokens of each process begin; None: every process computes all
     def __init__(self, step: Step, bounds: list[int] | None, group: dist.ProcessGroup):
         super().__init__(step.cache, step.own_ptr, step.all_spans)
         self._group, self._rank, self._is_divided = group, dist.get_rank(group), bounds is not None
@@ -328,9 +303,8 @@ class DividedStep(Step):
         return cache.homes
 
     def _new_rows(self, heads: int) -> NewRows:
-        """Return the rows of keys and values that this process caches in this step, and where. The
-        rows of one token are adjacent in the cache, so they never move as the number of tokens
-        grows. ``heads`` is 1 if all heads share one graph."""
+        # The rows of one token are adjacent in the cache, so they never move as tokens are added.
+        # heads is 1 if all heads share one graph.
         own = self._owner == self._rank
         tokens = self._new[own]
         own = torch.arange(len(tokens), device=tokens.device) if self._is_divided else own.nonzero()
@@ -340,14 +314,10 @@ class DividedStep(Step):
                        self._num_places(heads))
 
     def _num_places(self, heads: int | None) -> int:
-        """Return the number of rows in the cache of this process after this step: one for each
-        token, or for each token and head if each head has its own graph."""
         return self._counts[self._rank] * (heads or 1)
 
     def _plan(self, graph: BipartiteGraph, heads: int | None) -> tuple[Halo, Part | None]:
-        """Return the plan by which processes exchange keys and values in this step, and the edges
-        from the keys of this process. Instead of these edges, return ``None`` if each process
-        computes only some of the new queries."""
+        # No part if each process computes only some of the new queries.
         homes, (indptr, key) = self.cache.homes, graph.csr
         node, edge_key = key.long().unique(return_inverse=True)
         head, token = node // self.num_tokens, node % self.num_tokens
@@ -367,26 +337,18 @@ class DividedStep(Step):
         return Halo(near, *sent_to_all(owner, number, self._group)), part
 
     def _sizes_of_all(self, owner: Tensor, has_later_keys: bool) -> Tensor:
-        """Return the number of keys that each process needs from each process, int64
-        ``[num_processes, num_processes]``. Raise a ValueError in every process if the graph of any
-        process has later keys.
-
-        Args:
-            owner (Tensor): The process that caches each key that this process needs, int64.
-            has_later_keys (bool): Whether the graph of this process has edges from later tokens.
-        """
         num_processes = dist.get_world_size(self._group)
         sizes = owner.new_full((num_processes,), -1) if has_later_keys else owner.bincount(
             minlength=num_processes)
         sizes = all_gather(sizes, self._group)
+        # every process raises if the graph of any process has later keys
         if bool((sizes < 0).any()):
             raise _not_causal()
         return sizes
 
 
 def check_shared(step: Step, num_processes: int) -> None:
-    """Raise a ValueError unless ``num_processes`` processes can share the cache of ``step``. The
-    cache must be empty, or already be shared by this number of processes."""
+    """Raise unless ``num_processes`` processes can share the cache of ``step``, empty or theirs."""
     homes = step.cache.homes
     if homes is None and any(step.cache.seen):
         raise ValueError("'ptr' must belong to an empty cache, or to a cache that these processes "

@@ -285,8 +285,7 @@ class SequenceParallel(nn.Module):
                 '_halos': _Halos()}
 
     def _drawing(self, generator: torch.Generator | None) -> torch.Generator:
-        """Return the generator for random graphs: ``generator``, or by default a generator of this
-        module that is seeded at the first call."""
+        # seeded at the first call
         if generator is None and self._generator is None:
             device = next(self.module.parameters()).device
             seed = int(torch.randint(2**63 - 1, ()))
@@ -295,8 +294,7 @@ class SequenceParallel(nn.Module):
 
     def _shard(self, x: Tensor, ptr: Tensor, step: Step | None, own: slice | None,
                generator: torch.Generator | None) -> Shard:
-        """Check that the arguments of :meth:`forward` of all processes fit together, and return the
-        tokens that this process computes."""
+        # All processes exchange their facts before any of them raises an error.
         error, facts = None, _Facts()
         try:
             facts = self._facts(x, ptr, step, own, generator)
@@ -345,7 +343,6 @@ class SequenceParallel(nn.Module):
 
 
 def _hops_of(module: nn.Module) -> Iterator[int | float]:
-    """Yield the number of message-passing steps (hops) of each graph attention in a module."""
     for part in module.modules():
         if isinstance(part, GraphAttention):
             yield part.attention.hops
@@ -354,13 +351,12 @@ def _hops_of(module: nn.Module) -> Iterator[int | float]:
 
 
 class _Facts(NamedTuple):
-    """Facts that each process tells the others before a step: whether its arguments are valid
-    (``is_right``), the range of its tokens (``start`` to ``stop``), and values or digests that must
-    be equal in all processes (the other fields)."""
+    """Facts that each process tells the others before a step."""
 
-    is_right: int = 0
-    start: int = 0
+    is_right: int = 0  # whether the arguments are valid
+    start: int = 0  # the range of its tokens
     stop: int = 0
+    # Values or digests that must be equal in all processes.
     num_tokens: int = 0
     ptr: int = 0
     generator: int = 0
@@ -369,13 +365,7 @@ class _Facts(NamedTuple):
 
 
 def _check_facts(facts: list[_Facts], is_repeated: bool) -> None:
-    """Raise a ValueError unless the facts of all processes fit together. All processes compare the
-    same list, so every process raises the same error.
-
-    Args:
-        facts (list of _Facts): The facts of each process.
-        is_repeated (bool): Whether every process computes all tokens. Then ranges may overlap.
-    """
+    # All processes compare the same list, so every process raises the same error.
     for rank, fact in enumerate(facts):
         if not fact.is_right:
             raise ValueError(f"process {rank} got invalid arguments; see its own error")
@@ -387,6 +377,7 @@ def _check_facts(facts: list[_Facts], is_repeated: bool) -> None:
         if len(set(values)) > 1:
             other = next(rank for rank, value in enumerate(values) if value != values[0])
             raise ValueError(f"processes must not differ in {what}, but {other} differs from 0")
+    # if every process computes all tokens, ranges may overlap
     if not is_repeated:
         _check_ranges([(fact.start, fact.stop) for fact in facts], facts[0].num_tokens)
 
@@ -406,7 +397,6 @@ def _check_ranges(ranges: list[tuple[int, int]], num_tokens: int) -> None:
 
 
 def _digest(*tensors: Tensor) -> int:
-    """Return a 63-bit digest of the dtypes, shapes and bytes of tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
         # A copy, because FSDP could not free the storage of a tensor that shares it with numpy.
@@ -417,8 +407,7 @@ def _digest(*tensors: Tensor) -> int:
 
 
 def _digest_module(module: nn.Module) -> int:
-    """Return a 63-bit digest of the parameters and buffers of a module, and of its ``repr``, which
-    names settings. DTensors are left out, because each process holds another part of them."""
+    # repr names settings; DTensors are left out: each process holds another part of them
     settings = torch.tensor(list(repr(module).encode()), dtype=torch.uint8)
     whole = [tensor for tensor in (*module.parameters(), *module.buffers())
              if not isinstance(tensor, DTensor)]
@@ -426,23 +415,14 @@ def _digest_module(module: nn.Module) -> int:
 
 
 class _Halos:
-    """A cache of the halos of recent steps. A halo lists the keys and values that processes
-    exchange.
+    """A cache of the halos (keys and values that processes exchange) of recent steps."""
 
-    A halo depends on the token ranges and the graphs of all processes, because a process sends the
-    rows that the edges of other processes need. So all processes must find or miss an entry
-    together, and use the same key. If every process builds its graph from the same cause, such as a
-    pattern, the key is this cause. Otherwise, the key contains one number for each process, which
-    identifies its graph. No number is used twice.
-
-    An entry is dropped after ``max_age`` steps without use; all processes count the same steps. An
-    entry whose key contains numbers is also dropped when its graph no longer exists, because no
-    later key can equal this key.
-
-    Args:
-        max_age (int): Number of steps without use after which a halo is dropped.
-    """
-
+    # A halo depends on the token ranges and the graphs of all processes, so all processes must find
+    # or miss an entry together, and use the same key: the cause, such as a pattern, that every
+    # process builds its graph from; otherwise one number for each process, which identifies its
+    # graph. No number is used twice. An entry is dropped after max_age steps without use (all
+    # processes count the same steps), and one whose key contains numbers when its graph no longer
+    # exists.
     def __init__(self, max_age: int = 4):
         self._max_age, self._step, self._next_number = max_age, 0, count()
         self._numbers = WeakIdKeyDictionary()
@@ -451,15 +431,12 @@ class _Halos:
         self._kept: dict[tuple, tuple[weakref.ref[BipartiteGraph] | None, int, Halo]] = {}
 
     def begin_step(self) -> None:
-        """Count a step of training. Drop the plans of exchange between processes (halos) that are
-        too old, or that belong to a graph that no longer exists."""
         self._step += 1
         self._kept = {key: entry for key, entry in self._kept.items()
                       if self._step - entry[1] <= self._max_age
                       and (entry[0] is None or entry[0]() is not None)}
 
     def number(self, graph: BipartiteGraph) -> int:
-        """Return the number that identifies a graph within this process."""
         if graph not in self._numbers:
             self._numbers[graph] = next(self._next_number)
         return self._numbers[graph]
@@ -468,46 +445,25 @@ class _Halos:
         self._causes[graph] = cause
 
     def cause(self, graph: BipartiteGraph) -> Hashable | None:
-        """Return the cause that :meth:`Shard.built_from` recorded for a graph, or ``None`` if there
-        is none."""
         return self._causes.get(graph)
 
     def set_given(self, graph: BipartiteGraph) -> None:
-        """Record that a caller passed ``graph`` to a layer, so that later steps will probably use
-        it too."""
         self._given[graph] = True
 
     def lasts(self, graph: BipartiteGraph) -> bool:
-        """Return whether later steps will probably use the edges of ``graph`` too. They will not if
-        the edges were drawn in this step."""
+        # edges that were drawn in this step will not be used again
         return graph in self._given or graph in self._causes
 
     def get(self, key: tuple, graph: BipartiteGraph, plan: Callable[[], Halo]) -> Halo:
-        """Return the plan of exchange between processes (halo) that is cached under ``key``. If
-        there is none, call ``plan`` and cache its result.
-
-        Args:
-            key (tuple): The same in all processes.
-            graph (BipartiteGraph): The graph of this process. If its cause is unknown, the cached
-                halo does not outlive the graph.
-            plan (Callable): Function without arguments that returns the halo.
-        """
         halo = self._kept[key][2] if key in self._kept else plan()
+        # the key is the same in all processes; without a cause, the halo does not outlive the graph
         owner = None if self.cause(graph) is not None else weakref.ref(graph)
         self._kept[key] = owner, self._step, halo
         return halo
 
 
 class _Shard(Shard):
-    """The tokens of a batch that this process computes, and the group of processes that compute the
-    other tokens.
-
-    Args:
-        ptr (Tensor): Where each sequence of the whole batch begins, int64 ``[num_sequences + 1]``.
-        bounds (list of int): Where the tokens of each process begin, and the end of the last.
-        group (ProcessGroup): The processes.
-        halos (_Halos): Cache of halos.
-    """
+    """The tokens of a batch that this process computes, and the group that computes the others."""
 
     def __init__(self, ptr: Tensor, bounds: list[int], group: dist.ProcessGroup,
                  halos: _Halos):
@@ -541,8 +497,7 @@ class _Shard(Shard):
         return Exchange(heads, self._halo(graph), self.group)
 
     def _all_say(self, answer: int) -> list[int]:
-        """Return the ``answer`` of each process, in the order of processes. Every process must call
-        this method."""
+        # every process must call this
         return all_gather(torch.tensor([answer], device=self.ptr.device),
                           self.group).flatten().tolist()
 
@@ -556,14 +511,10 @@ class _Shard(Shard):
             return self.halos.get((key, *self.bounds), graph, lambda: self._plan(graph))
 
     def _plan(self, graph: BipartiteGraph) -> Halo:
-        """Return the halo of a graph: the nodes that this process needs from each other process, or
-        all nodes if processes need nearly all.
-
-        If heads are folded into nodes, the process that owns a token owns its nodes ``head *
-        num_tokens + token``.
-        """
         bounds, rank = torch.tensor(self.bounds, device=graph.device), dist.get_rank(self.group)
         node = torch.arange(graph.num_keys, device=graph.device)
+        # If heads are folded into nodes, the owner of a token owns its nodes head * num_tokens +
+        # token.
         head, token = node // self.num_tokens, node % self.num_tokens
         owner = torch.bucketize(token, bounds[1:-1], right=True)
         number = head * bounds.diff()[owner] + token - bounds[owner]  # among those of its owner
@@ -584,16 +535,7 @@ class _Shard(Shard):
 
 
 def _needs_nearly_all(sizes: Tensor, owned: Tensor) -> bool:
-    """Return whether processes need nearly all keys of one another.
-
-    In this case each process sends all keys without a request, and the indices of keys in edges do
-    not change. This saves time in each step that draws a graph. The share :data:`ALL_ABOVE` limits
-    how many keys are sent although they are not needed.
-
-    Args:
-        sizes (Tensor): Number of keys that each process needs from each process, int64
-            ``[num_processes, num_processes]``.
-        owned (Tensor): Number of keys that each process has, int64 ``[num_processes]``.
-    """
+    # Then each process sends all keys without a request, and the indices of keys in edges do not
+    # change: this saves time in each step that draws a graph.
     others = (len(owned) - 1) * owned.sum()
     return bool(sizes.sum() - sizes.trace() >= ALL_ABOVE * others)

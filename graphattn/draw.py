@@ -282,6 +282,4 @@ def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
 
 
 def _spread(count: int) -> np.ndarray:
-    """Return ``count`` evenly spaced numbers from 0 to 1, float64 ``[count]``; a single number is
-    0.5."""
     return np.linspace(0, 1, count) if count > 1 else np.full(count, 0.5)

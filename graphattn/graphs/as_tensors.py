@@ -24,22 +24,13 @@ def register_as_tensors(kind: type[BipartiteGraph]) -> None:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes that a pytree stores beside the tensors of a graph. A comparison ignores
-    ``is_reordered``, so that a graph with reordered edges uses the same compiled code.
-
-    Args:
-        num_keys (int): Number of keys.
-        is_reordered (bool): As :attr:`BipartiteGraph.is_reordered`.
-        num_pairs (int, optional): Number of (query, key) pairs inside the segments; ``None`` if it
-            is not known.
-        is_square (bool, optional): Whether every segment has equal numbers of keys and queries;
-            ``None`` if it is not known.
-    """
+    """Sizes that a pytree stores beside the tensors of a graph."""
 
     num_keys: int
+    # not compared, so that a graph with reordered edges uses the same compiled code
     is_reordered: bool = field(compare=False)
-    num_pairs: int | None
-    is_square: bool | None
+    num_pairs: int | None  # inside the segments; None if it is not known
+    is_square: bool | None  # None if it is not known
 
 
 def _flatten(graph: BipartiteGraph) -> tuple[list[Tensor], _Sizes]:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> BipartiteGraph:
-    """Return the disjoint union of ``graphs``, which must all be of class ``kind``. The sequences
-    (segments) of the first graph come first, and the segments of each graph keep their order."""
+    """Return the disjoint union of ``graphs``, which must all be of class ``kind``."""
     graphs = _check_can_be_joined(kind, graphs)
     if len(graphs) == 1:
         return graphs[0]  # graphs are immutable, so no copy is needed
@@ -30,6 +29,7 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
         part, end = key[end:end + graph.num_edges], end + graph.num_edges
         _add(part.copy_(graph.csr[1]), start)
         start += graph.num_keys
+    # The segments of the first graph come first; those of each graph keep their order.
     segments = Segments.join([graph.segments for graph in graphs],
                              [(graph.num_queries, graph.num_keys) for graph in graphs])
     indptr = join_ptrs([graph.indptr for graph in graphs], [graph.num_edges for graph in graphs])
@@ -40,8 +40,7 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
 
 
 def _add(key: Tensor, start: int) -> None:
-    """Add ``start`` to all keys in place. torch does not add integers of type uint16, so it adds
-    integers of type int16 with the same bits."""
+    # torch does not add integers of type uint16, so int16 with the same bits are added.
     if key.dtype == torch.uint16:
         key, start = key.view(torch.int16), start - 2**16 * (start >= 2**15)
     key.add_(start)

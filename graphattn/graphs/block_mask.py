@@ -89,36 +89,25 @@ def tensors_of_block_mask(mask: BlockMask) -> list[Tensor]:
 
 
 def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Return the head, the query and the key of each edge, three int64 tensors ``[num_edges]``.
-    Queries and keys are counted from the first one of their head. Raise a ValueError if an edge
-    joins two heads. ``of_head`` contains the numbers of queries and of keys of one head."""
+    # of_head: numbers of queries and of keys of one head
     query, key = graph.query, graph.key
     head, key_head = query // max(of_head[0], 1), key // max(of_head[1], 1)
     if not torch.equal(head, key_head):
         raise ValueError(f"'heads' must be the number of heads whose graphs this graph joins, "
                          f"without edges between heads (got {int((head != key_head).sum())} edges "
                          f"between different heads)")
+    # Queries and keys are counted from the first one of their head.
     return head, query - head * of_head[0], key - head * of_head[1]
 
 
 def _lists(row: Tensor, column: Tensor, num_rows: int,
-           at_least: int) -> tuple[Tensor, Tensor]:
-    """Return a sparse matrix, given by the row and the column of each entry, as lists of columns.
-
-    Args:
-        row (Tensor): Row of each entry, int64 ``[num_entries]``.
-        column (Tensor): Column of each entry, int64 ``[num_entries]``.
-        num_rows (int): Number of rows.
-        at_least (int): Smallest width of the second result.
-
-    Returns:
-        A pair: the number of entries of each row, int32 ``[num_rows]``; and the columns of these
-        entries, ascending and followed by 0, int32 ``[num_rows, width]``.
-    """
+           at_least: int) -> tuple[Tensor, Tensor]:  # of width
+    """Return a sparse matrix as the number of entries of each row, and their ascending columns."""
     order = (row * (int(column.max()) + 1 if column.numel() else 1) + column).argsort()
     row, column = row[order], column[order]
     counts = row.bincount(minlength=num_rows)
     width = max(int(counts.max()) if num_rows else 0, at_least)
+    # int32 [num_rows, width]: a row's columns ascend and are followed by 0
     indices = torch.zeros(num_rows, width, dtype=torch.int32, device=row.device)
     begin = counts.cumsum(0) - counts
     indices[row, torch.arange(row.numel(), device=row.device) - begin[row]] = column.int()
@@ -127,20 +116,9 @@ def _lists(row: Tensor, column: Tensor, num_rows: int,
 
 def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
           num_pairs: int) -> tuple[Tensor, Tensor]:
-    """Return a table that has a bit for each (query, key) pair of the partly filled tiles.
-
-    Args:
-        is_partial (Tensor): Whether each tile also has pairs without an edge, bool ``[tiles]``. All
-            these tiles have edges.
-        tile_of_edge (Tensor): Index of the tile of each edge, int64 ``[num_edges]``.
-        pair (Tensor): Index of each edge's pair inside its tile, int64 ``[num_edges]``.
-        num_pairs (int): Number of pairs of a tile.
-
-    Returns:
-        A pair: the row of the table that each tile uses, int64 ``[tiles]``; and the table, int32
-        ``[rows, words]``. Row 0 has no bit set. Row 1 has all bits set, and all full tiles share
-        it.
-    """
+    """Return the row of the table that each tile uses, and the table, a bit for each (query, key)
+    pair."""
+    # Row 0 has no bit set. Row 1 has all bits set, and all full tiles share it.
     place = torch.where(is_partial, 1 + is_partial.cumsum(0), 1)
     num_words = -(-num_pairs // WORD)
     bits = place.new_zeros(2 + int(is_partial.sum()), num_words, dtype=torch.int32)
@@ -154,16 +132,7 @@ def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
 
 
 def _look_up(place_of_tile: Tensor, bits: Tensor, tile: int) -> Callable[..., Tensor]:
-    """Return the function ``mask_mod`` for FlexAttention, which returns whether a query attends to
-    a key.
-
-    Args:
-        place_of_tile (Tensor): Row of ``bits`` that each tile uses, int32
-            ``[heads or 1, query tiles, key tiles]``.
-        bits (Tensor): A bit for each pair of a tile, int32 ``[rows, words]``, as :func:`_bits`
-            returns.
-        tile (int): Number of queries, and number of keys, of a tile.
-    """
+    # place_of_tile is int32 [heads or 1, query tiles, key tiles]; bits are as of _bits.
     is_shared = place_of_tile.size(0) == 1
 
     def attends(sequence: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

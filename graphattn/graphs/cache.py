@@ -18,47 +18,34 @@ Kept = TypeVar('Kept', BipartiteGraph, tuple)
 
 
 class Name(str):
-    """Unique name of an object, as a part of cache keys. When the object is deleted,
-    :meth:`GraphCache.drop` removes the values whose keys contain its name."""
+    """Unique name of an object: its deletion removes the values whose cache keys contain the
+    name."""
 
 
 class GraphCache:
-    """A least-recently-used cache of graphs, limited in bytes.
-
-    Several threads may use the cache at once. Calls hold a lock, so no graph is built twice.
-
-    Args:
-        max_bytes (int): Limit of the bytes of all graphs and their cache keys. The bytes of a graph
-            include its order by key, which training needs. Cache keys count too, because the key of
-            a mask is large. A graph above the limit is not cached.
-    """
+    """A least-recently-used cache of graphs, limited in bytes, for several threads at once."""
 
     def __init__(self, max_bytes: int):
         self.max_bytes = max_bytes
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Empty the cache and replace its lock. A forked process calls this method, because the
-        thread that held the lock does not exist in the forked process."""
+        """Empty the cache and replace its lock, in a forked process."""
+        # The thread that held the lock does not exist in a forked process.
         self._lock = RLock()  # reentrant, because building a batch calls get for its sequences
         self._kept: OrderedDict[Hashable, tuple[Kept, int]] = OrderedDict()
         self._keys_of: dict[Name, set[Hashable]] = {}
         self._num_bytes = 0
 
     def get(self, key: Hashable | None, build: Callable[[], Kept]) -> Kept:
-        """Return the value that is cached under ``key``. If there is no such value, call ``build``
-        and cache the result. A value is a graph, or a tuple of a graph and tensors.
-
-        Args:
-            key (hashable, optional): Everything that the value depends on (:func:`is_value`). With
-                ``None``, the value is built and not cached.
-            build (callable): Function without arguments that returns the value. It is called
-                outside of inference mode and of function transforms (``torch.func``), because later
-                callers may train with the graph.
-        """
+        """Return the value cached under ``key``; if there is none, ``build`` it and cache the
+        result."""
+        # The key must hold everything that the value depends on (is_value); None: not cached.
         if key is None:
             with outside_transforms():
                 return build()
+        # Later callers may train with the graph, so it is built outside of transforms. The lock is
+        # held, so that no graph is built twice.
         with self._lock:
             if key not in self._kept:
                 with outside_transforms():
@@ -103,8 +90,6 @@ class GraphCache:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of all cached values and their keys. The bytes of a graph include its
-        order by key."""
         return self._num_bytes
 
     def __len__(self) -> int:
@@ -116,14 +101,14 @@ def _names(key: Hashable) -> set[Name]:
 
 
 def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
-    """Return the number of bytes of a cached value. For a graph, this includes its edges sorted by
-    key (:attr:`BipartiteGraph.csc`), which training adds later."""
+    """Return the number of bytes of a cached value."""
     if isinstance(kept, tuple):
         return sum(map(bytes_in_use, kept))
     if not isinstance(kept, BipartiteGraph):
         return 0 if kept is None else kept.nbytes
     if kept._csc is not None:  # counted by nbytes
         return kept.nbytes
+    # Training adds the edges sorted by key (csc) later.
     position = 4 if kept.num_edges < 2**31 else 8
     of_edge = index_dtype(kept.num_queries).itemsize + position
     return kept.nbytes + 8 * (kept.num_keys + 1) + of_edge * kept.num_edges
@@ -141,8 +126,8 @@ def bytes_of_key(thing: object) -> int:
 
 
 def is_value(thing: object) -> bool:
-    """Return whether ``thing`` is immutable and compared by value, as a key of the cache must be.
-    Numbers, strings, and tuples and frozen dataclasses of numbers and strings are such values."""
+    """Return whether ``thing`` is immutable and compared by value, as a key of the cache must
+    be."""
     if isinstance(thing, tuple):
         return all(map(is_value, thing))
     made = vars(type(thing)).get('__dataclass_params__')  # not inherited

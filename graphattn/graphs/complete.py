@@ -17,24 +17,15 @@ from graphattn.graphs.segments import Segments
 
 
 class CompleteGraph(BipartiteGraph):
-    """Graph in which each query attends to all keys of its sequence (segment).
-
-    The list of edges is built when it is first read, because dense attention does not need it.
-    Copies of this graph, and graphs that its methods return, are plain :class:`BipartiteGraph`
-    objects.
-
-    Args:
-        segments (Segments): The segments of queries and keys.
-        is_listed (bool): Whether :attr:`nbytes` and the choice of a backend treat the edges as
-            listed already. Pass ``True`` for a graph that is cached, because it lists its edges at
-            most once.
-    """
+    """Graph in which each query attends to all keys of its sequence (segment)."""
 
     def __init__(self, segments: Segments, *, is_listed: bool = False):
         num_queries, num_keys = map(sum, zip((0, 0), *segments.shapes))
         degree = torch.repeat_interleave(segments.key_ptr.diff(), segments.query_ptr.diff(),
                                          output_size=num_queries)
         self._indptr = F.pad(degree.cumsum(0), (1, 0))
+        # A cached graph lists its edges at most once, so nbytes and the choice of a backend treat
+        # them as listed.
         self._num_keys, self._segments, self.is_listed = num_keys, segments, is_listed
         self._edge_prob = self._csc = self._block_mask = None
         self._is_reordered = False
@@ -42,7 +33,7 @@ class CompleteGraph(BipartiteGraph):
 
     @cached_property
     def _key(self) -> Tensor:
-        """The key of each edge, ``[num_edges]``, in the narrowest dtype."""
+        # Listed when first read, because dense attention does not need the edges.
         with outside_transforms():  # later callers may train with the graph
             return self._list_keys()
 
@@ -70,11 +61,10 @@ class CompleteGraph(BipartiteGraph):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the graph. Before the edges are listed, the list only counts if
-        :attr:`is_listed` is ``True``."""
         if '_key' in vars(self):
             return super().nbytes
         itemsize = index_dtype(self._num_keys).itemsize
+        # Before the edges are listed, the list only counts if the graph is cached.
         return self._indptr.nbytes + self.is_listed * itemsize * self.num_edges
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:

@@ -51,10 +51,9 @@ def to_scipy(self: BipartiteGraph, edge_weight: Tensor | None = None) -> sp.csr_
 
 
 def _check_format(matrix: sp.sparray | sp.spmatrix) -> None:
-    """Raise unless a scipy matrix is valid. This check is needed because scipy's compiled loops do
-    not check bounds."""
     if matrix.format not in ('csr', 'csc', 'bsr'):
         return
+    # scipy's compiled loops do not check bounds.
     try:
         copy.copy(matrix).check_format(full_check=True)  # on a copy, because it drops entries
         # scipy does not check this if the last pointer is 0.

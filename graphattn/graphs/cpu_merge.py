@@ -7,19 +7,10 @@ from graphattn._jit import jit
 
 @jit()
 def merge_rows(indptr, key, other_begin, other_end, other_key, merged_indptr, merged_key):
-    """Merge the edges of two graphs, each edge once, and return the number of merged edges.
-
-    The edges of each query are sorted by key, in the arguments and in the result.
-
-    Args:
-        indptr, key (ndarray): CSR rows of the first graph: query i has the keys
-            ``key[indptr[i]:indptr[i + 1]]``.
-        other_begin, other_end, other_key (ndarray): Edges of the second graph: query i has the keys
-            ``other_key[other_begin[i]:other_end[i]]``.
-        merged_indptr (ndarray): Receives the row pointer of the result, ``[num_queries + 1]``.
-        merged_key (ndarray): Receives the keys of the result. It must have room for the edges of
-            both graphs.
-    """
+    """Kernel: merge the edges of two graphs, each edge once, and return the number of merged
+    edges."""
+    # Query i has the keys key[indptr[i]:indptr[i + 1]] and other_key[other_begin[i]:other_end[i]],
+    # both ascending, as those of the result do. merged_key has room for the edges of both.
     end = 0
     for i in range(len(indptr) - 1):
         merged_indptr[i] = end
@@ -41,8 +32,8 @@ def merge_rows(indptr, key, other_begin, other_end, other_key, merged_indptr, me
 
 @jit()
 def find_in_rows(indptr, key, other_indptr, other_key, is_found):
-    """Set ``is_found[e]`` to whether another graph also has edge e. Both graphs are CSR rows whose
-    keys ascend within each row."""
+    """Kernel: set ``is_found[e]`` to whether another graph also has edge e."""
+    # In both graphs, keys ascend within each row.
     for i in range(len(indptr) - 1):
         f, other_last = other_indptr[i], other_indptr[i + 1]
         for e in range(indptr[i], indptr[i + 1]):

@@ -7,9 +7,10 @@ from graphattn._jit import jit
 
 @jit()
 def put_ranges(begin, end, indptr, key, num_keys):
-    """Write the CSR rows of a graph to ``indptr`` and ``key``, and return the number of edges.
-    Query i has the keys ``begin[i, r]`` to ``end[i, r] - 1`` for each range r, as far as these keys
-    exist. Keys ascend in each row, and a key in several ranges is written once."""
+    """Kernel: write the CSR rows of a graph to ``indptr`` and ``key``, and return the number of
+    edges."""
+    # Query i has the keys begin[i, r] to end[i, r] - 1 for each range r, as far as these exist.
+    # Keys ascend in each row, and a key in several ranges is written once.
     num_edges = 0
     for i in range(len(begin)):
         indptr[i] = num_edges
@@ -25,9 +26,7 @@ def put_ranges(begin, end, indptr, key, num_keys):
 
 @jit(inline=True)
 def _next_range(begin, end, i, low, num_keys):
-    """Return the first range of keys, ``first`` to ``last - 1``, that query i attends to from key
-    ``low`` on. Range r of query i has the keys ``begin[i, r]`` to ``end[i, r] - 1``. If no key is
-    left, both results are ``num_keys``."""
+    # The first range of keys of query i from key low on; num_keys twice if no key is left.
     first = last = num_keys
     for r in range(begin.shape[1]):
         own_first, own_last = max(begin[i, r], low), min(end[i, r], num_keys)

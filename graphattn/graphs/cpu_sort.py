@@ -9,20 +9,10 @@ from graphattn._jit import jit
 
 @jit()
 def sort_into_rows(edge_index, num_keys, indptr, key, perm):
-    """Sort edges by query and then by key, by counting, and write them to ``indptr``, ``key`` and
-    ``perm``.
-
-    Args:
-        edge_index (ndarray): Keys over queries, ``[2, num_edges]``.
-        num_keys (int): Number of keys.
-        indptr (ndarray): Zeros ``[num_queries + 1]``. Receives where the edges of each query begin.
-        key (ndarray): Receives the key of each sorted edge, ``[num_edges]``.
-        perm (ndarray): Receives the index of each sorted edge in ``edge_index``, ``[num_edges]``.
-
-    Returns:
-        A pair of bools: whether the edges are valid (nodes in range, no duplicates), and whether
-        sorting changed their order. If the edges are not valid, the output arrays are incomplete.
-    """
+    """Kernel: sort edges by query and then by key, by counting; return (are valid, are
+    reordered)."""
+    # edge_index: keys over queries. indptr: zeros. key, perm: receive the key and the original
+    # index of each sorted edge; incomplete if the edges are not valid (out of range, duplicates).
     num_edges, num_queries = edge_index.shape[1], len(indptr) - 1
     end_of_key = np.zeros(num_keys + 1, np.int64)
     is_reordered, last_i, last_j = False, np.int64(-1), np.int64(-1)

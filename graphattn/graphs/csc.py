@@ -11,18 +11,9 @@ from graphattn._tensors import index_dtype, is_traced, narrow, row_pointer
 
 
 def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the edges of a graph sorted by key, then by query.
-
-    Args:
-        indptr (Tensor): Where the edges of each query begin, int64 ``[num_queries + 1]``.
-        key (Tensor): The key of each edge, of any integer dtype, ``[num_edges]``.
-        num_keys (int): Number of keys.
-
-    Returns:
-        A triple: where the edges of each key begin, int64 ``[num_keys + 1]``; the query of each
-        edge in the narrowest dtype, ``[num_edges]``; and the index of each edge in the given order,
-        int32 or int64 ``[num_edges]``.
-    """
+    """Return the edges of a graph sorted by key, then by query."""
+    # Begin of each key int64 [num_keys + 1], query of each edge in the narrowest dtype, and index
+    # of each edge in the given order, int32 or int64.
     return (_sort_as_operator if is_traced(key) else _sort_by_key)(indptr, key, num_keys)
 
 
@@ -47,8 +38,7 @@ _sort_as_operator = torch.library.custom_op('graphattn::csc_of_rows', _sort_by_k
 
 
 def _sortable_dtype(bound: int) -> torch.dtype:
-    """Return the narrowest dtype that torch sorts and that can represent numbers below ``bound``.
-    Sorting on a GPU needs a pass for each byte."""
+    # Sorting on a GPU needs a pass for each byte; torch does not sort uint16.
     return torch.int16 if bound <= 2**15 else torch.int32 if bound <= 2**31 else torch.int64
 
 

@@ -7,9 +7,8 @@ from torch import Tensor
 
 
 def constant_of(edge_prob: Tensor, value: float) -> Tensor:
-    """Return a tensor ``[num_edges]`` in which every entry is ``value``. The gradient of this
-    tensor is passed on unchanged to ``edge_prob``, ``[num_edges]``. The tensor stores one number
-    with stride 0, and kernels recognise it by this stride."""
+    """Return ``value`` for each edge, whose gradient is passed on unchanged to ``edge_prob``."""
+    # One number with stride 0: kernels recognise it by this stride.
     return _Constant.apply(edge_prob, value)
 
 

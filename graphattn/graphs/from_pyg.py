@@ -23,47 +23,23 @@ Edges = BipartiteGraph | Tensor | SparseTensor
 
 
 class SortedEdges(NamedTuple):
-    """A graph, and the permutation from the original order of its edges.
-
-    Args:
-        graph (BipartiteGraph): The graph, with sorted edges.
-        perm (Tensor, optional): Original index of each edge of the graph, int64 ``[num_edges]``;
-            ``None`` if the edges were given in the order of the graph.
-    """
+    """A graph, and the permutation from the original order of its edges."""
 
     graph: BipartiteGraph
     perm: Tensor | None  # int64 [num_edges]; None if the edges were sorted
 
     def sort(self, values: Tensor | None) -> Tensor | None:
-        """Return ``values`` ``[num_edges, ...]``, given in the original order of the edges, in the
-        order of the graph's edges. Return ``None`` for ``None``."""
+        """Return ``values`` of edges in their original order in the order of the graph's edges."""
         if values is None or self.perm is None:
             return values
         return values.index_select(0, self.perm)  # a third of the time of values[perm]
 
 
 def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
-    """Return the graph of edges in any of PyG's formats, and the permutation that sorted the edges.
-
-    The result is cached in ``graphattn.graphs.cache.GRAPHS`` until ``edges`` are deleted or
-    modified in place, so that all layers and steps of a model share one sort. Do not modify a
-    tensor of more than :data:`MAX_COMPARED` values through ``.data``, because such a change cannot
-    be detected.
-
-    Args:
-        edges (BipartiteGraph, Tensor or SparseTensor): A graph; an ``edge_index``
-            ``[2, num_edges]`` in any order, with keys in the first row and queries in the second;
-            or a transposed adjacency ``adj_t`` ``[query, key]``, which is a sparse Tensor of torch
-            or of torch-sparse.
-        num_queries (int): Number of queries.
-        num_keys (int): Number of keys.
-
-    Raises:
-        TypeError: ``edges`` are of another type.
-        RepeatedEdges: There are duplicate edges.
-        ValueError: Nodes are out of range, or ``edges`` are a graph or an adjacency with other
-            numbers of nodes.
-    """
+    """Return the graph of edges in any of PyG's formats, and the permutation that sorted the
+    edges."""
+    # Cached in GRAPHS until the edges are deleted or modified in place, so that all layers and
+    # steps share one sort. Changes through .data of over MAX_COMPARED values are not detected.
     find = _find_outside if torch.compiler.is_compiling() else _find
     return find(edges, num_queries, num_keys)
 
@@ -89,8 +65,7 @@ def device_of(edges: Edges) -> torch.device:
 
 
 def edge_index_of(edges: Edges) -> Tensor:
-    """Return ``edges`` in any of PyG's formats as ``edge_index`` ``[2, num_edges]``, keys in row 0
-    and queries in row 1, in the given order."""
+    """Return ``edges`` in any of PyG's formats as ``edge_index``, in the given order."""
     if isinstance(edges, BipartiteGraph):
         return torch.stack([edges.key, edges.query])
     check_edges(edges, 'edge_index')
@@ -98,8 +73,7 @@ def edge_index_of(edges: Edges) -> Tensor:
 
 
 def edge_values_of(edges: Edges) -> Tensor | None:
-    """Return the values of a sparse adjacency matrix, ``[num_edges]`` in the order of
-    :func:`edge_index_of`, or None for edges without values."""
+    """Return the values of a sparse adjacency in the order of :func:`edge_index_of`, or None."""
     if isinstance(edges, SparseTensor):
         return edges.coo()[2]
     if not is_torch_sparse_tensor(edges):
@@ -113,8 +87,7 @@ def edge_values_of(edges: Edges) -> Tensor | None:
 
 
 def check_edges(edges: Edges, name: str = 'edges') -> Edges:
-    """Return ``edges`` unchanged, or raise a TypeError if ``edges`` is in none of PyG's formats of
-    edges."""
+    """Return ``edges``, or raise a TypeError if they are in none of PyG's formats of edges."""
     if not isinstance(edges, Edges):
         raise TypeError(f"'{name}' must be a Tensor, a SparseTensor or a BipartiteGraph (got "
                         f"{type(edges).__name__})")
@@ -122,8 +95,6 @@ def check_edges(edges: Edges, name: str = 'edges') -> Edges:
 
 
 def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
-    """Raise an error if ``edges`` is a graph or an adjacency matrix whose numbers of nodes differ
-    from ``num_queries`` and ``num_keys``."""
     sizes = num_queries, num_keys
     if isinstance(edges, BipartiteGraph):
         sizes = edges.num_queries, edges.num_keys
@@ -148,13 +119,7 @@ _NUMBERS, _KNOWN, _GONE = count(), WeakIdKeyDictionary(), deque()
 
 
 class _Known:
-    """Record of whether edges in a cache key are still the same: a unique name of the object, and a
-    version that changes when the edges are modified.
-
-    In-place changes increment the version of a tensor, but changes through ``.data`` or a numpy
-    view do not. To detect the latter changes, CPU tensors of up to ``MAX_COMPARED`` values are
-    compared with a copy.
-    """
+    """Record of whether edges in a cache key are still the same."""
 
     def __init__(self):
         self.name, self._changes, self._copy = Name(f'edges {next(_NUMBERS)}'), 0, None
@@ -162,6 +127,7 @@ class _Known:
     def version(self, edges: Edges) -> tuple[int, int]:
         if not isinstance(edges, Tensor):  # other types are immutable
             return 0, 0
+        # In-place changes increment the version, but changes through .data or a numpy view do not.
         is_compared = (edges.layout == torch.strided and edges.device.type == 'cpu'
                        and edges.numel() <= MAX_COMPARED)
         if is_compared and (self._copy is None or not torch.equal(self._copy, edges.detach())):
@@ -171,10 +137,8 @@ class _Known:
 
 
 def identity_of(edges: Edges) -> tuple[Name, tuple[int, int]] | None:
-    """Return a cache key for ``edges``: a name that is unique to this object, and a version that
-    changes when the edges are modified. Return ``None`` if modifications cannot be detected. Each
-    call also drops from ``GRAPHS`` the values of objects that have been deleted since the last
-    call."""
+    """Return a cache key for ``edges``, or ``None`` if modifications cannot be detected."""
+    # values of objects that have been deleted since the last call
     if _GONE:
         GRAPHS.drop([_GONE.popleft() for _ in range(len(_GONE))])
     if isinstance(edges, Tensor) and (is_traced(edges) or edges.is_inference()):

@@ -154,8 +154,7 @@ class BipartiteGraph:
 
     @staticmethod
     def _of(*parts: Any) -> BipartiteGraph:
-        """Build a BipartiteGraph without checks from the arguments of :meth:`_fill`. The result is
-        never of a subclass, because the new edges may break what a subclass guarantees."""
+        # No checks; never a subclass, because the new edges may break what a subclass guarantees.
         graph = BipartiteGraph.__new__(BipartiteGraph)
         graph._fill(*parts)
         return graph

@@ -113,13 +113,11 @@ def to_mask(self: BipartiteGraph) -> Tensor:
 
 
 def is_above_lowest(added: Tensor) -> Tensor:
-    """Return bool, shaped like the additive mask ``added``: ``True`` where a query may attend,
-    because the entry is neither ``-inf`` nor about the minimum of its dtype."""
+    """Return where an additive mask lets attend: neither ``-inf`` nor about its dtype's minimum."""
     return ~(added <= torch.finfo(added.dtype).min / 2)
 
 
 def _attends(mask: Tensor) -> Tensor:
-    """Return ``mask`` as a boolean mask. A floating mask becomes ``True`` where it is 0."""
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or is_float(mask.dtype)):
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"'mask' must be a Tensor of dtype bool (True = attend), or of a floating "
@@ -139,6 +137,5 @@ def _attends(mask: Tensor) -> Tensor:
 
 def _equal_segments(num_segments: int, num_queries: int, num_keys: int,
                     device: torch.device) -> dict[str, Tensor]:
-    """Return ``query_ptr`` and ``key_ptr`` of a batch of sequences of equal length, as a dict."""
     segment = torch.arange(num_segments + 1, device=device)
     return {'query_ptr': segment * num_queries, 'key_ptr': segment * num_keys}

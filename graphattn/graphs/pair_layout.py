@@ -16,27 +16,13 @@ from graphattn._tensors import host_copy
 
 @dataclass(frozen=True)
 class PairLayout(Explained, ABC):
-    """Base class of layouts. A layout assigns the index of a value to each (query, key) pair of
-    ``size`` tokens, and so decides which pairs of a mask share a value.
+    """Assign the index of a value to each (query, key) pair, so decide which pairs share a
+    value."""
 
-    Two further indices mark pairs without a value of their own: :attr:`always_on` and
-    :attr:`always_off`.
-
-    The last token of every sequence is a separator, so it uses the last position of the mask, even
-    in a shorter sequence. All other tokens use the first positions.
-
-    Args:
-        size (int): Number n of tokens of the mask.
-        border (bool): Whether the rows and columns of the first and last token of a sequence are
-            always on.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: ``size`` is below 1, or below 3 with a border, because no pair would be inside
-            the border.
-    """
-
-    size: int
+    # The last token of every sequence is a separator, so it uses the last position of the mask,
+    # even in a shorter sequence. Indices always_on and always_off mark pairs without a value.
+    size: int  # number n of tokens of the mask
+    # whether rows and columns of the first and last token of a sequence are always on
     border: bool = False
 
     def __post_init__(self):
@@ -55,15 +41,12 @@ class PairLayout(Explained, ABC):
 
     @abstractmethod
     def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Return which of the ``num_values`` values of the mask each (query, key) pair has, in a
-        sequence of ``length`` tokens. ``query`` and ``key`` are positions, int64 of shapes that
-        broadcast. The caller ignores the results of pairs with the first or last token if these
-        tokens are always attended to (``border``)."""
+        """Return which of the ``num_values`` values each pair of positions has; border pairs are
+        ignored."""
 
     @abstractmethod
     def _inner_multiplicity(self, device: torch.device) -> Tensor:
-        """Return how many (query, key) pairs have each value of the mask, int64 ``[num_values]``.
-        Pairs with the first or last token do not count if the mask has a ``border``."""
+        """Return how many pairs inside the border have each value, int64 ``[num_values]``."""
 
     @property
     def always_on(self) -> int:
@@ -77,25 +60,13 @@ class PairLayout(Explained, ABC):
 
     @property
     def max_length(self) -> int | None:
-        """Number of tokens of the longest sequence that a mask of this layout covers, or ``None``
-        if there is no limit."""
+        """Number of tokens of the longest sequence that a mask covers, or ``None`` without a
+        limit."""
         return self.size
 
     def value_of(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Return the index of the value of each given (query, key) pair of a sequence.
-
-        Args:
-            query (Tensor): Positions of the queries, int64, of any shape.
-            key (Tensor): Positions of the keys, int64, of a shape that broadcasts with that of
-                ``query``.
-            length (int): Number of tokens of the sequence.
-
-        Returns:
-            int64 Tensor of the broadcast shape.
-
-        Raises:
-            ValueError: The mask does not cover sequences of that length.
-        """
+        """Return the index of the value of each (query, key) pair of positions, of their broadcast
+        shape."""
         self.check_length(length)
         value = self._inner_value(query, key, length)
         if not self.border:
@@ -104,69 +75,45 @@ class PairLayout(Explained, ABC):
         return value.masked_fill(on_border, self.always_on)
 
     def index(self, length: int, device: torch.device | str = 'cpu') -> Tensor:
-        """Return the index of the value of every pair of a sequence of ``length`` tokens, int64
-        ``[length, length]``, see :meth:`value_of`."""
+        """Return the index of the value of every pair of a sequence, int64 ``[length, length]``."""
         self.check_length(length)
         token = torch.arange(length, device=check_device(device))
         return self.value_of(token[:, None], token, length)
 
     def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the (query, key) pairs that are on in a sequence, sorted by head, query and key.
-
-        Args:
-            is_on (Tensor): Whether each value is on, bool ``[heads, num_values]``.
-            length (int): Number of tokens of the sequence.
-
-        Returns:
-            A triple: the number of keys of each query, int64 ``[heads, length]``, on the CPU
-            because all callers read it; the key of each pair, int32 or int64 ``[num_pairs]``; and
-            the index of the value of each pair, int32 or int64 ``[num_pairs]``.
-
-        Raises:
-            ValueError: The mask does not cover sequences of that length.
-        """
+        """Return the degrees, keys and values' indices of the pairs that are on, by head, query and
+        key."""
+        # is_on: bool [heads, num_values]
         index = self.index(length, is_on.device)
         constants = [is_on.new_full((len(is_on), 1), constant) for constant in (True, False)]
         of_pairs = torch.cat([is_on, *constants], dim=1).index_select(1, index.flatten())
         of_pairs = of_pairs.view(len(is_on), length, length)
         _, query, key = of_pairs.nonzero(as_tuple=True)
+        # The degrees [heads, length] are on the CPU, because all callers read them.
         return of_pairs.sum(dim=2).cpu(), key, index[query, key]
 
     def norm(self, values: Tensor) -> Tensor:
-        r"""Return the penalty :math:`\|M\|_1` of SparseBERT's Eq. 7, the sum of the values of all n
-        x n pairs of all heads. Each value counts once for every pair that shares it, and the border
-        counts too.
-
-        Args:
-            values (Tensor): The values of each head's mask, floating ``[heads, num_values]``.
-
-        Returns:
-            floating Tensor, a scalar.
-        """
+        r"""Return the penalty :math:`\|M\|_1` of SparseBERT's Eq. 7: each value counts once for
+        every pair that shares it, and the border counts too."""
         multiplicity = self.multiplicity(values.device)
         always_on = len(values) * multiplicity[self.always_on]
         return (values @ multiplicity[:-2].to(values.dtype)).sum() + always_on
 
     def multiplicity(self, device: torch.device | str = 'cpu') -> Tensor:
-        """Return how many of the n x n pairs have each index, int64 ``[num_values + 2]``. The last
-        two entries count the pairs that are always on and always off. The pairs are not
-        enumerated."""
+        """Return how many of the n x n pairs have each index, int64 ``[num_values + 2]``."""
         inner = self._inner_multiplicity(check_device(device))
         on_border = self.size**2 - self._inner_size**2
+        # The last two count the pairs that are always on and always off. No pairs are enumerated.
         return torch.cat([inner, inner.new_full((1,), on_border), inner.new_zeros(1)])
 
     def check_length(self, length: int) -> None:
-        """Raise a ValueError if a mask of this layout does not cover sequences of ``length``
-        tokens."""
         check_size('length', length)
         if self.max_length is not None and length > self.max_length:
             raise ValueError(f"'length' must be at most {self.max_length}, the number of tokens of "
                              f"the mask (got {length})")
 
     def _inside(self, token: Tensor, length: int) -> Tensor:
-        """Return the position in the mask of each token of a sequence of ``length`` tokens. The
-        last token gets the last position. If the mask has a border, which is the first and the last
-        position, counting begins at the second one."""
+        # With a border, the first and the last position, counting begins at the second one.
         position = torch.where(token == length - 1, self.size - 1, token)
         return position - int(self.border)
 
@@ -177,10 +124,7 @@ class PairLayout(Explained, ABC):
 
 @dataclass(frozen=True)
 class FreeLayout(PairLayout):
-    """Layout in which every pair has its own value: SparseBERT's unstructured masks.
-
-    Args are those of :class:`PairLayout`.
-    """
+    """Layout in which every pair has its own value: SparseBERT's unstructured masks."""
 
     @property
     def num_values(self) -> int:
@@ -195,26 +139,10 @@ class FreeLayout(PairLayout):
 
 @dataclass(frozen=True)
 class DiagonalLayout(PairLayout):
-    r"""Layout in which all pairs at the same distance :math:`|i - j|` share a value: SparseBERT's
-    structured masks.
+    """Layout in which pairs at the same distance share a value: SparseBERT's structured masks."""
 
-    With a border, there are n - 2 values for the pairs inside it (Sec. 4.1); without a border,
-    there are n values, as in the authors' code. Distances do not depend on the length of a
-    sequence, so the layout covers longer sequences too. Pairs further apart than all pairs of the
-    mask are off.
-
-    Args are those of :class:`PairLayout`.
-
-    Example:
-        >>> from graphattn.graphs.pair_layout import DiagonalLayout
-        >>> DiagonalLayout(5).index(5)  # 3 is always on
-        tensor([[3, 3, 3, 3, 3],
-                [3, 0, 1, 2, 3],
-                [3, 1, 0, 1, 3],
-                [3, 2, 1, 0, 3],
-                [3, 3, 3, 3, 3]])
-    """
-
+    # n - 2 values inside a border (Sec. 4.1), n values without one, as in the authors' code. Longer
+    # sequences are covered: pairs further apart than all pairs of the mask are off.
     border: bool = True
 
     @property
@@ -230,8 +158,7 @@ class DiagonalLayout(PairLayout):
         return distance.masked_fill(distance >= self.num_values, self.always_off)
 
     def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the same tensors as :meth:`PairLayout.rows`, in time and memory proportional to
-        the number of pairs that are on."""
+        # Time and memory are proportional to the number of pairs that are on.
         self.check_length(length)
         # The CPU lists the diagonals, because there are few of them, and this needs a single
         # synchronisation.
@@ -260,20 +187,8 @@ class DiagonalLayout(PairLayout):
         return degree, key, value
 
     def _offsets(self, is_on: Tensor, inner_length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the diagonals of the attention matrix that have edges, and those that each query
-        has an edge on.
-
-        Args:
-            is_on (Tensor): Whether queries attend to keys at each distance ``|key - query|``, bool
-                ``[heads, num_values]``.
-            inner_length (int): Number of queries inside the border.
-
-        Returns:
-            A triple: ``key - query`` of each diagonal that is on, int64, ascending within each
-            head; for each query, the index of its first diagonal in this list, int64
-            ``[heads, inner_length]``; and the number of its diagonals, int64
-            ``[heads, inner_length]``.
-        """
+        # Returns key - query of each diagonal that is on, ascending within each head; and for each
+        # query, the index of its first diagonal in this list and the number of its diagonals.
         token = torch.arange(max(inner_length, 0), device=is_on.device)
         reach = self.num_values
         head, distance = is_on.nonzero(as_tuple=True)
@@ -288,19 +203,7 @@ class DiagonalLayout(PairLayout):
 
     def _with_border(self, offset: Tensor, value: Tensor, first: Tensor, degree: Tensor,
                      length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Add the edges of the first and the last token of a sequence, which attend to all tokens
-        and which all tokens attend to, to the diagonals of the tokens between them.
-
-        Args:
-            offset (Tensor): ``key - query`` of each diagonal, as :meth:`_offsets` returns.
-            value (Tensor): Index of the value of each diagonal, shaped like ``offset``.
-            first (Tensor): Index of the first diagonal of each query, as :meth:`_offsets` returns.
-            degree (Tensor): Number of diagonals of each query, shaped like ``first``.
-            length (int): Number of tokens of the sequence, including the border.
-
-        Returns:
-            The first four arguments with the border.
-        """
+        # The first and the last token attend to all tokens, and all tokens attend to them.
         token = torch.arange(length, device=offset.device)
         all_keys = len(offset) + 2
         offset = torch.cat([F.pad(offset, (1, 1)), token, token + 1 - length])

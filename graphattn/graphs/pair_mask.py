@@ -15,48 +15,8 @@ from graphattn.graphs.pair_layout import PairLayout
 
 
 class PairMask:
-    r"""Soft masks, one for each head. A layout decides which pairs share a value.
-
-    A value M enters the attention before the softmax, as in Eq. 5 and 6 of SparseBERT:
-
-    .. math::
-        \alpha_{ij} = \operatorname*{softmax}_j \left( \frac{\langle \mathrm{query}_i,
-        \mathrm{key}_j \rangle}{\sqrt{C}} - c \, (1 - M_{ij}) \right).
-
-    A pair with value 0 keeps the fraction :math:`e^{-c}` of its weight. A large c selects the
-    largest value of each row: at c = 10,000, a value of 0.50 next to a value of 0.51 gets a weight
-    of :math:`10^{-43}`. With c around 10, the mask stays soft.
-
-    Every pair has a weight, so attention is dense
-    (:func:`graphattn.functional.pair_attention`). Masks of 0 and 1 are graphs
-    (:class:`graphattn.sources.mask_graph.MaskGraph`).
-
-    Args:
-        values (Tensor): floating ``[heads, layout.num_values]`` in [0, 1]. The values may require a
-            gradient.
-        layout (PairLayout): Assigns a value to each pair of tokens.
-        logit_drop (float): The constant c, positive.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: Sizes do not fit, values are out of range, or ``logit_drop`` is not positive.
-
-    Source: SparseBERT, Sec. 3.1.
-
-    Example:
-        >>> import torch
-        >>> from graphattn.graphs.pair_layout import DiagonalLayout
-        >>> from graphattn.graphs.pair_mask import PairMask
-        >>> mask = PairMask(torch.tensor([[0., 1., 0.5]]), DiagonalLayout(5), logit_drop=10.)
-        >>> mask.bias(5)[0] + 0.
-        tensor([[  0.,   0.,   0.,   0.,   0.],
-                [  0., -10.,   0.,  -5.,   0.],
-                [  0.,   0., -10.,   0.,   0.],
-                [  0.,  -5.,   0., -10.,   0.],
-                [  0.,   0.,   0.,   0.,   0.]])
-        >>> mask.norm()
-        tensor(21.)
-    """
+    """Soft masks M, one for each head, added to the scores as :math:`-c (1 - M)` before the softmax
+    (SparseBERT, Eq. 5 and 6)."""
 
     def __init__(self, values: Tensor, layout: PairLayout, *, logit_drop: float = 10.):
         check_kind('layout', layout, PairLayout)
@@ -80,27 +40,19 @@ class PairMask:
         return self.values.device
 
     def bias(self, length: int) -> Tensor:
-        r"""Return the bias to add to the scores of a sequence of ``length`` tokens.
-
-        The bias is :math:`-c (1 - M_{ij})` (Eq. 6), and ``-inf`` for pairs that are always off.
-
-        Returns:
-            Tensor ``[heads, length, length]`` of the dtype of the values.
-
-        Raises:
-            ValueError: The mask does not cover sequences of that length.
-        """
+        """Return the bias :math:`-c (1 - M_{ij})` (Eq. 6), ``-inf`` for pairs that are always
+        off."""
+        # A pair with value 0 keeps exp(-c) of its weight, so a large c selects the largest value of
+        # each row (c = 10,000: 0.50 next to 0.51 gets 1e-43), and c around 10 stays soft.
         drop = self.logit_drop * (self.values - 1)
         return self._of_pairs(drop, length, on=0., off=-torch.inf)
 
     def dense(self, length: int) -> Tensor:
-        """Return the value of each pair of a sequence of ``length`` tokens,
-        ``[heads, length, length]``. Pairs that are always on have the value 1."""
+        """Return the value of each pair, ``[heads, length, length]``; pairs always on have the
+        value 1."""
         return self._of_pairs(self.values, length, on=1., off=0.)
 
     def norm(self) -> Tensor:
-        """Return the penalty of SparseBERT's Eq. 7 for these masks, a scalar; see
-        :meth:`graphattn.graphs.pair_layout.PairLayout.norm`."""
         return self.layout.norm(self.values)
 
     def density(self) -> float:
@@ -116,9 +68,7 @@ class PairMask:
         return pairs.view(self.heads, length, length)
 
     def _index(self, length: int) -> Tensor:
-        """Return which value of the mask each (query, key) pair has, int64 ``[length, length]``.
-        All layers of a forward pass share this tensor, which takes 8 bytes per pair and is freed
-        together with the mask."""
+        # All layers of a forward pass share this tensor; 8 bytes per pair, freed with the mask.
         key = self.layout, length, self.device
         if key not in self._index_of:
             with torch.inference_mode(False):  # may be used for gradients later
@@ -134,13 +84,7 @@ class PairMask:
 
 
 class MaskedPairs:
-    """All pairs of tokens of each sequence, together with soft masks. Dense attention uses this
-    object in place of a graph.
-
-    Args:
-        mask (PairMask): The masks of the heads, shared by all sequences.
-        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-    """
+    """All pairs of tokens of each sequence with soft masks, in place of a graph."""
 
     is_square = True
 
@@ -166,18 +110,14 @@ class MaskedPairs:
 
     @property
     def counts(self) -> list[tuple[int, int]]:
-        """Return a list of pairs ``(length, count)`` with ascending lengths: ``count`` nonempty
-        sequences have ``length`` tokens."""
+        """Return pairs ``(length, count)`` of the nonempty sequences, with ascending lengths."""
         return sorted(Counter(length for length in self._lengths if length).items())
 
     def sort(self, x: Tensor) -> Tensor:
-        """Return the rows of ``x``, one for each token, in another order: sequences with fewer
-        tokens come first."""
+        """Return the rows of ``x``, one for each token, with sequences of fewer tokens first."""
         return x if self._order is None else x.index_select(0, self._order)
 
     def unsort(self, x: Tensor) -> Tensor:
-        """Return the rows of ``x`` in the original order of the tokens. This is the inverse of
-        :meth:`sort`."""
         return x if self._order is None else torch.zeros_like(x).index_copy(0, self._order, x)
 
     @cached_property

@@ -21,18 +21,17 @@ def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
 
 
 def is_ascending(pair: Tensor) -> bool:
-    """Return whether the edges ``pair`` are sorted and different. Each edge is a number, ``query *
-    num_keys + key``."""
+    """Return whether edges, numbered ``query * num_keys + key``, are sorted and different."""
     return bool((pair[1:] > pair[:-1]).all())
 
 
 def sort_pairs(pair: Tensor) -> Tensor:
-    """Return the edges ``pair`` sorted and without duplicates. Each edge is a number, ``query *
-    num_keys + key``. A GPU is synchronised once, to count the duplicates."""
+    """Return edges, numbered ``query * num_keys + key``, sorted and without duplicates."""
     is_on_cpu = pair.device.type == 'cpu'
     if is_on_cpu and is_ascending(pair):
         return pair
     pair = sort_numbers(pair)
+    # a GPU is synchronised once, to count the duplicates
     is_first = first_of_each(pair)
     return pair if is_on_cpu and bool(is_first.all()) else pair[is_first]
 
@@ -46,8 +45,7 @@ def sort_numbers(number: Tensor) -> Tensor:
 
 
 def first_of_each(pair: Tensor) -> Tensor:
-    """Return bool ``[pair.numel()]``: whether each of the sorted numbers ``pair`` differs from the
-    number before it."""
+    """Return whether each of the sorted numbers ``pair`` differs from the number before it."""
     is_first = torch.ones_like(pair, dtype=torch.bool)
     torch.ne(pair[1:], pair[:-1], out=is_first[1:])
     return is_first
@@ -62,9 +60,7 @@ def find_pairs(pair: Tensor, ascending: Tensor) -> Tensor:
 
 
 def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor, Tensor]:
-    """Return the CSR rows of edges, given their ascending numbers ``query * num_keys + key``. The
-    rows are two int64 tensors: where the edges of each query begin, ``[num_queries + 1]``, and the
-    key of each edge, ``[num_edges]``."""
+    """Return the CSR rows of edges, given their ascending numbers ``query * num_keys + key``."""
     if _is_numpys(pair):  # torch.searchsorted starts threads even for 200 values
         number, indptr = pair.numpy(), np.zeros(num_queries + 1, np.int64)
         query = number // max(num_keys, 1)
@@ -75,8 +71,7 @@ def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor
 
 
 def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
-    """Return the stable permutation that sorts the numbers ``pair``, int64 ``[pair.numel()]``. All
-    numbers must be below ``num_pairs``."""
+    """Return the stable permutation that sorts numbers, all below ``num_pairs``."""
     if not _is_numpys(pair) or sys.byteorder != 'little':
         return torch.argsort(pair, stable=True)
     # This is a radix sort by 16 bits at a time, lowest bits first. numpy sorts 16 bits without
@@ -91,14 +86,10 @@ def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
 def rows_of_edges(
     edge_index: Tensor, num_queries: int, num_keys: int,
 ) -> tuple[Tensor, Tensor, Tensor, bool] | None:
-    """Sort edges into CSR rows, or return ``None`` if the caller must sort or check them in another
-    way.
-
-    The result is a tuple: where the edges of each query begin; the key of each sorted edge; the
-    permutation that sorts the edges; and whether this permutation changes their order. It is
-    ``None`` for invalid or duplicate edges. On CPUs, it is also ``None`` without numba, or if there
-    are far more keys than edges, because counting is slower than sorting then.
-    """
+    """Return (indptr, key, perm, whether perm reorders), or ``None`` for the caller to sort or
+    check."""
+    # None for invalid or duplicate edges; on CPUs also without numba, or with far more keys than
+    # edges, because counting is slower than sorting then.
     sort = _sort_by_counting if edge_index.device.type == 'cpu' else _sort_on_gpu
     return sort(edge_index, num_queries, num_keys)
 
@@ -139,23 +130,17 @@ Rows = tuple[Tensor, Tensor]
 
 
 def merge_rows(rows: Rows, others: Rows) -> Rows | None:
-    """Return the CSR rows of the union of two graphs of the same size, given the rows of both.
-    Return ``None`` on GPUs, for few edges and without numba; the caller then sorts all pairs."""
+    """Return the CSR rows of the union of two graphs of one size; ``None``: sort all pairs
+    instead."""
+    # None on GPUs, for few edges and without numba
     merge = _compiled('merge_rows', 'cpu_merge') if _are_many(rows, others) else None
     return None if merge is None else _merged(merge, rows, (others[0][:-1], others[0][1:],
                                                             others[1]))
 
 
 def merge_row_ranges(rows: Rows, begin: Tensor, end: Tensor, key: Tensor) -> Rows:
-    """Return the CSR rows of a graph after adding edges: query i also gets the keys
-    ``key[begin[i]:end[i]]``. The ranges of several queries may overlap, so that these queries share
-    a part of ``key``.
-
-    Args:
-        rows (tuple of Tensor): Row pointer and keys of the graph.
-        begin, end (Tensor): int64 ``[num_queries]``.
-        key (Tensor): Keys that ascend in each range, of the dtype of the graph's keys.
-    """
+    """Return the CSR rows of a graph after query i also gets the keys ``key[begin[i]:end[i]]``."""
+    # Keys ascend in each range. Ranges may overlap, so that queries share a part of key.
     count = end - begin
     others = torch.nn.functional.pad(count.cumsum(0), (1, 0)), key
     num_others = int(others[0][-1])
@@ -182,21 +167,15 @@ def _merged(merge: Callable, rows: Rows, others: tuple[Tensor, Tensor, Tensor],
 
 
 def _cut(key: Tensor, num_edges: int) -> Tensor:
-    """Return the first ``num_edges`` values of ``key``. They are a copy if they fill at most 90 %
-    of ``key``, so that the rest is freed."""
+    # A copy, so that the rest is freed, unless the rest is small.
     return key[:num_edges] if num_edges > .9 * key.numel() else key[:num_edges].clone()
 
 
 def rows_of_ranges(begin: Tensor, end: Tensor, num_keys: int) -> Rows | None:
-    """Return the CSR rows of the graph in which query i has the keys ``begin[i, r]`` to
-    ``end[i, r] - 1`` for each r. Return ``None`` on GPUs, for few edges, for many ranges and
-    without numba; the caller then lists the edges in another way.
-
-    Args:
-        begin, end (Tensor): int64 ``[num_queries, num_ranges]``, in any order. Ranges may overlap,
-            and are cut at the first and the last key.
-        num_keys (int): Number of keys.
-    """
+    """Return the CSR rows in which query i has the keys ``begin[i, r]`` to ``end[i, r] - 1``, or
+    ``None``."""
+    # Ranges are in any order, may overlap, and are cut at the first and last key. None on GPUs, for
+    # few edges, many ranges and without numba: the caller lists the edges in another way.
     if begin.size(1) > MAX_RANGES or not _is_numpys(begin):
         return None
     most = int((end.clamp(max=num_keys) - begin.clamp(min=0)).clamp_(min=0).sum())
@@ -210,9 +189,9 @@ def rows_of_ranges(begin: Tensor, end: Tensor, num_keys: int) -> Rows | None:
 
 
 def find_rows(rows: Rows, others: Rows) -> Tensor | None:
-    """Return whether each edge of one graph is also an edge of another graph, bool ``[num_edges]``,
-    given the CSR rows of both. Return ``None`` on GPUs, for few edges and without numba; the caller
-    then searches in sorted pairs."""
+    """Return whether each edge is also in another graph; ``None``: search in sorted pairs
+    instead."""
+    # None on GPUs, for few edges and without numba
     find = _compiled('find_in_rows', 'cpu_merge') if _are_many(rows, others) else None
     if find is None:
         return None
@@ -240,7 +219,5 @@ def _compiled(name: str, module: str) -> Callable | None:
 
 
 def _is_numpys(pair: Tensor) -> bool:
-    """Return whether numpy can read ``pair``: a plain tensor on the CPU, outside of compiled
-    code."""
     return (type(pair) is Tensor and pair.device.type == 'cpu'
             and not torch.compiler.is_compiling())

@@ -70,8 +70,8 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
 
 
 def html(graph: BipartiteGraph, text: str) -> str:
-    """Return HTML with a small picture of a graph above a line of text. Without matplotlib, there
-    is only the text."""
+    """Return HTML with a small picture of a graph above a line of text, without matplotlib the
+    text."""
     line = f'<pre>{escape(text)}</pre>'
     try:
         from matplotlib.figure import Figure
@@ -94,9 +94,8 @@ def new_axes(width: float, height: float) -> Axes:
     return pyplot.subplots(figsize=(width, height), layout='constrained')[1]
 
 
-def shades_of(graph: BipartiteGraph, weights: Weights, dimensions: int) -> Tensor:
-    """Check weights on edges, of at most 1 or 2 ``dimensions``, and return them in the order of the
-    graph, float64 ``[num_edges, heads]`` on the CPU."""
+def shades_of(graph: BipartiteGraph, weights: Weights, dimensions: int) -> Tensor:  # 1 or 2
+    """Check weights on edges, and return them in the order of the graph, float64 on the CPU."""
     edge_index, weights = weights if isinstance(weights, tuple) else (None, weights)
     check_strided('weights', weights)
     if weights.shape[:1] != (graph.num_edges,) or weights.dim() > dimensions:
@@ -118,7 +117,6 @@ def shades_of(graph: BipartiteGraph, weights: Weights, dimensions: int) -> Tenso
 
 
 def _order_of(graph: BipartiteGraph, edge_index: Tensor) -> Tensor:
-    """Return the place in ``edge_index`` of each edge of the graph."""
     check_edge_index(edge_index)
     check_range(edge_index, graph.num_queries, graph.num_keys)
     given, own = (key.long() + graph.num_keys * query.long() for key, query in (

@@ -112,10 +112,8 @@ def from_radius(
 
 def _graph(cls: type[BipartiteGraph], query: Tensor, key: Tensor | None, query_ptr: Tensor | None,
            key_ptr: Tensor | None, edges_of: Callable) -> BipartiteGraph:
-    """Return the graph of the points of all examples of a batch. ``query`` and ``key`` hold the
-    coordinates of all points, and ``query_ptr`` and ``key_ptr`` say where each example begins.
-    ``edges_of(queries, keys, number)`` takes the coordinates and the index of one example, and
-    returns its edges ``[2, num_edges]`` with keys in row 0."""
+    # edges_of(queries, keys, number) takes the coordinates and the index of one example, and
+    # returns its edges [2, num_edges] with keys in row 0.
     if key is None and key_ptr is not None:
         raise ValueError("'key_ptr' must be None without 'key', because then the points of 'query' "
                          "are also the keys; omit 'key_ptr', or pass 'key'")

@@ -111,8 +111,8 @@ def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
 
 
 def read_edges(edges: Tensor | SparseTensor) -> Tensor:
-    """Return ``edges`` as a plain Tensor ``edge_index`` ``[2, num_edges]``, in the original order.
-    ``edges`` is an ``edge_index``, or a transposed adjacency ``adj_t`` ``[query, key]``."""
+    """Return ``edge_index``, or ``adj_t`` ``[query, key]``, as a plain ``edge_index`` in the same
+    order."""
     if type(edges) is Tensor and edges.layout == torch.strided:
         return edges
     from torch_geometric import EdgeIndex
@@ -130,19 +130,7 @@ def read_edges(edges: Tensor | SparseTensor) -> Tensor:
 
 
 def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
-    """Return where the nodes of each graph of a PyG batch begin, int64 ``[num_graphs + 1]``.
-
-    The graphs follow from ``ptr`` or ``batch`` of ``nodes``. Without these attributes, all nodes
-    belong to one graph.
-
-    Args:
-        nodes (Data or NodeStorage): A ``Data`` or ``Batch``, or one node type of a ``HeteroData``.
-        device (torch.device): The device of the nodes.
-
-    Raises:
-        ValueError: The number of nodes is unknown, ``batch`` does not ascend, or ``ptr`` does not
-            fit the nodes.
-    """
+    """Return where the nodes of each graph of a PyG batch, or of one of its node types, begin."""
     num_nodes, ptr, batch = nodes.num_nodes, nodes.get('ptr'), nodes.get('batch')
     if num_nodes is None:
         raise ValueError(f"'num_nodes' must be set if the nodes have no features, because nodes "
@@ -160,8 +148,7 @@ def ptr_of(nodes: Data | NodeStorage, device: torch.device) -> Tensor:
 
 
 def ptr_of_batch(batch: Tensor, num_nodes: int) -> Tensor:
-    """Return where the nodes of each graph begin, int64 ``[num_graphs + 1]``, given ``batch``, the
-    index of the graph of each node, ``[num_nodes]``."""
+    """Return where the nodes of each graph begin, given the index of the graph of each node."""
     check_integers('batch', batch)
     check_has_numbers('batch', batch)
     if batch.shape != (num_nodes,):

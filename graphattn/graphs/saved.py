@@ -19,8 +19,7 @@ _PARTS = ('indptr', 'key', 'num_keys', 'query_ptr', 'key_ptr', 'edge_prob', 'is_
 
 
 def state_of(graph: BipartiteGraph) -> dict[str, Any]:
-    """Return a dict of the tensors and numbers from which :func:`parts_of` restores a graph.
-    Probabilities in the dict have no gradient."""
+    """Return a dict of the tensors and numbers from which :func:`parts_of` restores a graph."""
     indptr, key = graph.csr
     key = key.view(torch.int16) if key.dtype == torch.uint16 else key  # torch cannot pickle uint16
     edge_prob = None if graph.edge_prob is None else graph.edge_prob.detach()
@@ -29,11 +28,9 @@ def state_of(graph: BipartiteGraph) -> dict[str, Any]:
 
 
 def parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
-    """Check a saved graph, and return it as the arguments of ``BipartiteGraph._fill``.
-
-    All values are checked, because files may be untrusted, but the caller must check two
-    properties: that the probabilities are valid, and that no edge leaves its segment.
-    """
+    """Check a saved graph, and return it as the arguments of ``BipartiteGraph._fill``."""
+    # Files may be untrusted. The caller must check that the probabilities are valid, and that no
+    # edge leaves its segment.
     if not isinstance(state, dict) or state.keys() != set(_PARTS):
         raise ValueError(f"the saved graph must contain {', '.join(_PARTS)} (got "
                          f"{short(state)}); save the graph again with this version of graphattn")

@@ -17,25 +17,7 @@ _NODES_AT_ONCE = 64
 
 
 class Segments:
-    """Ranges of queries, each paired with a range of keys. No edge joins a query of one segment to
-    a key of another segment.
-
-    Segment ``b`` has the queries ``query_ptr[b]:query_ptr[b + 1]`` and the keys
-    ``key_ptr[b]:key_ptr[b + 1]``. Segments are immutable.
-
-    Args:
-        query_ptr (Tensor): int64 ``[num_segments + 1]``, rising from 0.
-        key_ptr (Tensor): int64 ``[num_segments + 1]``, rising from 0, on the same device.
-        num_pairs (int, optional): Number of pairs inside the segments, if known.
-        is_square (bool, optional): Whether every segment has equal numbers of keys and queries, if
-            known.
-        shapes (list of tuple, optional): Numbers of queries and of keys of each segment, if known.
-            They determine ``num_pairs`` and ``is_square``.
-
-    Attributes:
-        query_ptr, key_ptr (Tensor): As given. They are not copied, so do not modify them.
-        ptrs (tuple): The pair ``(query_ptr, key_ptr)``.
-    """
+    """Ranges of queries, each paired with a range of keys; no edge leaves its pair. Immutable."""
 
     def __init__(self, query_ptr: Tensor, key_ptr: Tensor, num_pairs: int | None = None,
                  is_square: bool | None = None, shapes: list[tuple[int, int]] | None = None):
@@ -60,26 +42,11 @@ class Segments:
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
            device: torch.device, *, heads: int = 1, validate: bool = True,
            look: bool = True) -> Segments:
-        """Return the segments that ``query_ptr`` and ``key_ptr`` mark. Both may be ``None``.
-
-        Args:
-            query_ptr (Tensor, optional): As in :class:`Segments`. If omitted, there is one segment
-                for each head.
-            key_ptr (Tensor, optional): As in :class:`Segments`. If omitted, ``query_ptr`` is used
-                if the numbers of keys and queries are equal; otherwise there is one segment for
-                each head.
-            sizes (tuple): Number of queries and number of keys.
-            device (torch.device): The device of the pointers.
-            heads (int): Number of heads, if each head has its own graph; the nodes of head 0 come
-                first. Used only where a pointer is omitted.
-            validate (bool): Whether to check and copy the pointers.
-            look (bool): Whether to check the values of the pointers too, which synchronises a GPU.
-
-        Raises:
-            TypeError: A pointer is not an int64 Tensor.
-            ValueError: A pointer does not ascend from 0 to the number of nodes or is on another
-                device, or the pointers have different numbers of segments.
-        """
+        """Return the segments that ``query_ptr`` and ``key_ptr`` mark; one per head where they are
+        None."""
+        # sizes: queries, keys. Without key_ptr, query_ptr is used if there are as many keys as
+        # queries. heads: each head has its own graph, nodes of head 0 first. validate: check and
+        # copy. look: at values too, which synchronises a GPU.
         num_queries, num_keys = sizes
         if query_ptr is key_ptr is None and not torch.compiler.is_compiling():
             is_square = num_queries == num_keys
@@ -103,12 +70,8 @@ class Segments:
 
     @classmethod
     def join(cls, parts: list[Segments], sizes: list[tuple[int, int]]) -> Segments:
-        """Return the sequences (segments) of the disjoint union of several graphs.
-
-        Args:
-            parts (list of Segments): The segments of each graph.
-            sizes (list of tuple): Numbers of queries and of keys of each graph.
-        """
+        """Return the segments of the disjoint union of graphs with these ``sizes`` (queries,
+        keys)."""
         num_queries, num_keys = zip(*sizes)
         query_ptr = join_ptrs([part.query_ptr for part in parts], num_queries)
         is_shared = all(part.key_ptr is part.query_ptr for part in parts)
@@ -141,8 +104,7 @@ class Segments:
 
     @property
     def is_square(self) -> bool:
-        """Return whether every sequence (segment) has equal numbers of keys and queries. Only then
-        can keys and queries be the same tokens."""
+        """Return whether every segment has equal numbers of keys and queries."""
         if self._is_square is not None:
             return self._is_square
         is_square = self.query_ptr is self.key_ptr or torch.equal(self.query_ptr, self.key_ptr)
@@ -152,8 +114,7 @@ class Segments:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Numbers of queries and of keys of each sequence (segment). The first call synchronises a
-        GPU."""
+        """Numbers of queries and of keys of each segment. The first call synchronises a GPU."""
         if self._shapes is not None:
             return self._shapes
         shapes = list(zip(*(host_copy(ptr).diff().tolist() for ptr in self.ptrs)))
@@ -163,28 +124,22 @@ class Segments:
 
     @cached_property
     def num_runs(self) -> int:
-        """Number of groups of consecutive sequences (segments) that have the same numbers of
-        queries and of keys."""
+        """Number of groups of consecutive segments of the same shape."""
         return sum(1 for _ in groupby(self.shapes))
 
     def known(self) -> tuple[int | None, bool | None]:
-        """Return :attr:`num_pairs` and :attr:`is_square` without computing them: ``None`` stands
-        for a property that has not been computed yet."""
+        """Return ``num_pairs`` and ``is_square``, ``None`` for what has not been computed yet."""
         return self._num_pairs, self._is_square
 
     def pairs_per_segment(self) -> Tensor:
-        """Return the number of (query, key) pairs in each sequence (segment), int64
-        ``[num_segments]``."""
         return self.query_ptr.diff() * self.key_ptr.diff()
 
     def of_queries(self, num_queries: int | None = None) -> Tensor:
-        """Return the index of the sequence (segment) of each query, int64 ``[num_queries]``.
-        Without ``num_queries``, this synchronises a GPU."""
+        """Return the segment of each query. Without ``num_queries``, this synchronises a GPU."""
         return segment_of(self.query_ptr, num_queries)
 
     def of_keys(self, num_keys: int | None = None) -> Tensor:
-        """Return the index of the sequence (segment) of each key, int64 ``[num_keys]``. Without
-        ``num_keys``, this synchronises a GPU."""
+        """Return the segment of each key. Without ``num_keys``, this synchronises a GPU."""
         return segment_of(self.key_ptr, num_keys)
 
     def transpose(self) -> Segments:
@@ -192,11 +147,10 @@ class Segments:
         return Segments(self.key_ptr, self.query_ptr)
 
     def to(self, device: torch.device | str) -> Segments:
-        """Return the sequences (segments) on ``device``. Properties that are computed already are
-        not computed again."""
         query_ptr = self.query_ptr.to(device)
         is_shared = self.key_ptr is self.query_ptr
         key_ptr = query_ptr if is_shared else self.key_ptr.to(device)
+        # what is computed already is not computed again
         return Segments(query_ptr, key_ptr, *self.known())
 
     def __repr__(self) -> str:
@@ -205,22 +159,13 @@ class Segments:
 
 def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device,
              look: bool) -> Tensor | None:
-    """Check ``query_ptr`` or ``key_ptr``, and return a copy, because changes of the original
-    through numpy could not be detected.
-
-    Args:
-        name (str): Name of the argument in error messages.
-        ptr (Tensor, optional): The pointer; the result is ``None`` if it is omitted.
-        size (int): Number of nodes, where the pointer must end.
-        device (torch.device): The device of the nodes.
-        look (bool): Whether to check values too, and not only type, shape and device.
-    """
     if ptr is None:
         return None
     if look:
         check_ptr(name, ptr, size, device)
     else:
         check_pointer(name, ptr, device)
+    # a copy, because changes of the original through numpy could not be detected
     return ptr.clone()
 
 
@@ -229,21 +174,16 @@ def _one_segment_per_head(heads: int, num_nodes: int, device: torch.device) -> T
 
 
 def segment_of(ptr: Tensor, num_nodes: int | None = None) -> Tensor:
-    """Return the index of the sequence (segment) that each node belongs to, int64 ``[num_nodes]``.
-    ``ptr`` marks where the segments begin."""
+    """Return the index of the segment that each node belongs to, int64 ``[num_nodes]``."""
     return torch.repeat_interleave(ptr.diff(), output_size=num_nodes)
 
 
 def sum_segments(value: Tensor, ptr: Tensor) -> Tensor:
-    """Return the sum of ``value`` over the nodes of each sequence (segment), float64
-    ``[num_segments,
-    ...]``."""
     return reduce_segments(value, ptr, 'sum')
 
 
 def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
-    """Return the sum or maximum of ``value`` over the nodes of each sequence (segment), float64
-    ``[num_segments, ...]``. ``reduce`` is ``'sum'`` or ``'max'``; a maximum is at least 0."""
+    """Return the sum or the maximum (at least 0) over the nodes of each segment, in float64."""
     value = value.double() if reduce == 'sum' else value
     if value.device.type != 'cpu':
         # On a GPU, a single thread reduces a segment, so pieces of segments are reduced first.
@@ -255,12 +195,7 @@ def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Return where the sequences (segments) of several graphs begin if the nodes of these graphs
-    are concatenated.
-
-    Args:
-        ptrs (list of Tensor): Where the segments of each graph begin, int64, from 0.
-        sizes (sequence of int): Number of nodes of each graph, so that ``ptrs`` need not be read.
-    """
+    """Return where the segments of several graphs begin if their nodes are concatenated."""
+    # sizes are given, so that ptrs need not be read
     starts = accumulate(sizes, initial=0)
     return torch.cat([ptrs[0][:1]] + [ptr[1:] + start for ptr, start in zip(ptrs, starts)])

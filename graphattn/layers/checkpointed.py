@@ -16,9 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generator | None,
                  **options: Any) -> Any:
-    """Return ``run(*inputs, generator=generator, **options)`` under an activation checkpoint: only
-    the arguments are stored, and the backward pass calls ``run`` again with the same random
-    numbers. ``run`` is a module or a method of a module."""
+    """Return ``run(*inputs, generator=generator, **options)`` under an activation checkpoint."""
+    # The backward pass calls run, a module or its method, again with the same random numbers.
     once_more = partial(checkpoint, run, *inputs, use_reentrant=False, generator=generator,
                         **options)
     if torch.compiler.is_compiling() and generator is None:
@@ -29,15 +28,11 @@ def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generat
 
 
 class _AsNow:
-    """Context that temporarily restores the state that modules and a generator had when this object
-    was built: parameters, buffers, training mode and the state of the generator. It can be entered
-    once for each backward pass.
+    """Context that restores for a while what modules and a generator held when it was built."""
 
-    torch's ``checkpoint`` restores only the default generator. Parameters must be restored because
-    of ``torch.func.functional_call``, which has put other tensors back before the backward pass
-    starts. DTensors are not restored, because FSDP gathers and divides them itself.
-    """
-
+    # torch's checkpoint restores only the default generator. Parameters must be restored because of
+    # torch.func.functional_call, which has put other tensors back before the backward pass starts.
+    # DTensors are not, because FSDP gathers and divides them itself.
     def __init__(self, modules: list[nn.Module], generator: torch.Generator | None):
         self.parts = [part for module in modules for part in module.modules()]
         self.names = [[name for name, parameter in part._parameters.items()
@@ -45,7 +40,7 @@ class _AsNow:
         self.generator = generator
         self.state = self._read()
 
-    def __enter__(self):
+    def __enter__(self):  # once for each backward pass
         self.state_before = self._read()
         self._write(self.state)
 

@@ -239,14 +239,8 @@ class EdgeAttention(MessagePassing, Explained):
 
     def _messages(self, edge_index: Tensor, graph: BipartiteGraph,
                   teleport: float | Sequence[float] | Tensor) -> Backend:
-        """Return a backend that computes weights by PyG's ``edge_updater`` and sums by
-        ``propagate``, so that hooks and explainers see the messages.
-
-        Args:
-            edge_index (Tensor): The edges in the caller's order, ``[2, num_edges]``.
-            graph (BipartiteGraph): The graph of these edges.
-            teleport (float, sequence of float or Tensor): Passed on to ``propagate``.
-        """
+        # By PyG's edge_updater and propagate, so that hooks and explainers see the messages.
+        # edge_index is in the caller's order.
         given, told = graph, {}
 
         def edges(graph: BipartiteGraph) -> Tensor:
@@ -300,9 +294,7 @@ _ON_FUSED = [*hooks_on('propagate'), *_ON_MESSAGE_AND_AGGREGATE]
 
 
 def _ends(query: Nodes, key: Nodes, value: Nodes) -> list[Tensor]:
-    """Return the tensors of queries, keys and values. If an argument is a pair (source nodes,
-    target nodes) as in PyG, queries are the target nodes, and keys and values are the source
-    nodes."""
+    # Of a pair (source nodes, target nodes) as in PyG, queries are the target nodes.
     return [nodes[end] if isinstance(nodes, tuple) and len(nodes) == 2 else nodes
             for nodes, end in ((query, 1), (key, 0), (value, 0))]
 

@@ -141,15 +141,8 @@ def activation_of(name: str) -> nn.Module:
 
 
 def check_attention(attention: nn.Module, channels: int, heads: int, **options: object) -> None:
-    """Raise an error unless ``attention`` can replace graph attention, and every option of graph
-    attention has its default value.
-
-    Args:
-        attention (nn.Module): See :class:`EncoderLayer`.
-        channels (int): Size of each token.
-        heads (int): Number of attention heads.
-        **options: Arguments of :class:`GraphAttention`.
-    """
+    """Raise unless ``attention`` can replace graph attention, whose ``options`` must be
+    defaults."""
     check_kind('attention', attention, nn.Module)
     for name, expected in (('channels', channels), ('heads', heads)):
         size = getattr(attention, name, None)

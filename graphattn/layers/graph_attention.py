@@ -327,9 +327,7 @@ class GraphAttention(nn.Module, Explained):
 
 
 def check_source(source: GraphSource | Pattern | str, heads: int) -> GraphSource:
-    """Return ``source`` as a GraphSource: a pattern, or the expression of a pattern, becomes a
-    PatternSource. Raise a ValueError if the source requires a number of heads other than
-    ``heads``."""
+    """Return ``source``, a pattern or its expression as a GraphSource, for this number of heads."""
     source = as_source(source)
     if source.heads not in (None, heads):
         raise ValueError(f"'source' must be a source for {heads} heads, like the layer (got a "
@@ -363,23 +361,13 @@ def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
 
 
 def _added(bias: Tensor, other: Tensor | None) -> Tensor:
-    """Return the sum of two biases. Each bias is ``[num_edges]`` or ``[num_edges, heads]``."""
     if other is None:
         return bias
     return (bias.unsqueeze(-1).flatten(1) + other.unsqueeze(-1).flatten(1)).squeeze(1)
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
-    """Raise a ValueError unless the segments of a graph are the sequences of ``ptr``, once for all
-    heads or once for each head.
-
-    Args:
-        name (str): ``'query_ptr'`` or ``'key_ptr'``, for the message.
-        own (Tensor): Where the segments of the graph begin.
-        ptr (Tensor): Where the sequences begin.
-        heads (int): Number of heads.
-        num_tokens (int): Number of tokens of all sequences.
-    """
+    # Segments are the sequences of ptr, once for all heads or once for each head.
     if is_traced(ptr):
         return
     own, ptr = host_copy(own), host_copy(ptr)

@@ -201,8 +201,7 @@ class GraphTransformerConv(TransformerConv, Explained):
         return super().forward(x, edge_index, edge_attr, return_attention_weights)
 
     def _project(self, x: tuple[Tensor, Tensor]) -> list[Tensor | None]:
-        """Return keys, values and queries, each ``[num_nodes, heads, channels]``, and the
-        projection of each node's own features that is added to its output, or None."""
+        # [num_nodes, heads, channels]; root is added to the output of each node
         of_keys, of_queries = x
         key, value = self.lin_key(of_keys), self.lin_value(of_keys)
         query = self.lin_query(of_queries)
@@ -212,8 +211,6 @@ class GraphTransformerConv(TransformerConv, Explained):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, edges: SortedEdges,
                 edge_attr: Tensor | None) -> Tensor:
-        """Return the weighted sums over the edges of each query, ``[num_queries, heads,
-        channels]``."""
         dropout_p = self.dropout if self.training else 0.
         if edge_attr is None:
             terms = LogitTerms(scale=None, dropout_p=dropout_p)
@@ -228,8 +225,6 @@ class GraphTransformerConv(TransformerConv, Explained):
                                                  dropout_p=dropout_p, backend=self.backend)
 
     def _with_root(self, out: Tensor, root: Tensor | None) -> Tensor:
-        """Return the output of all heads, joined or averaged, plus ``root``, the projection of each
-        node's own features."""
         out = out.flatten(1) if self.concat else out.mean(dim=1)
         if root is None:
             return out
@@ -259,8 +254,7 @@ class GraphTransformerConv(TransformerConv, Explained):
 
 
 def _are_few(edges: Edges) -> bool:
-    """Return whether PyG's messages are at least as fast, because to sort so few edges would take
-    a GPU longer than they do."""
+    # To sort so few edges would take a GPU longer than PyG's messages do.
     return (isinstance(edges, Tensor) and edges.device.type == 'cuda'
             and edges.layout == torch.strided and edges.dim() == 2
             and edges.size(1) <= FEW_EDGES)
@@ -280,8 +274,7 @@ def _check_nodes(x: Tensor, linear: nn.Module) -> None:
 
 
 def _is_product(linear: nn.Module) -> bool:
-    """Return whether a projection is a plain linear layer without hooks, pruning or other changes.
-    The weight and bias of such a layer can be used without calling the layer."""
+    # Weight and bias can be used without calling the layer: no hooks, pruning or other changes.
     return type(linear) in (nn.Linear, Linear) and not _has_any_global_hook() and not (
         linear._forward_pre_hooks or linear._forward_hooks or linear._backward_pre_hooks
         or linear._backward_hooks or 'forward' in linear.__dict__)

@@ -14,8 +14,7 @@ from graphattn.functional.recursion import check_hops, check_teleport
 
 def check_diffusion(hops: int | float, teleport: float | Sequence[float],
                     learn_teleport: bool) -> None:
-    """Raise an error unless the number of message-passing steps (hops) and the teleport of a layer
-    are valid. A learned teleport must start from a number above 0 and below 1."""
+    """Raise unless the hops and the teleport of a layer are valid."""
     check_bool(learn_teleport=learn_teleport)
     check_hops(hops)
     check_teleport(teleport, hops)
@@ -27,16 +26,14 @@ def check_diffusion(hops: int | float, teleport: float | Sequence[float],
 
 def teleport_parameter(teleport: float, heads: int, device: torch.device | None = None,
                        dtype: torch.dtype | None = None) -> nn.Parameter:
-    """Return a parameter ``[heads]`` for a learned teleport, the fraction of the original values
-    that is mixed in after each message-passing step. The parameter is the logit of this fraction in
-    each head, initially that of ``teleport``."""
+    """Return the logit of a learned teleport in each head, ``[heads]``, initially of
+    ``teleport``."""
     parameter = nn.Parameter(torch.empty(heads, device=device, dtype=dtype))
     reset_teleport(parameter, teleport)
     return parameter
 
 
 def reset_teleport(parameter: nn.Parameter | None, teleport: float) -> None:
-    """Set ``parameter``, the logits of a learned teleport, to the logit of ``teleport`` for all
-    heads. Do nothing if it is None."""
+    """Set ``parameter``, unless it is None, to the logit of ``teleport`` for all heads."""
     if parameter is not None:
         nn.init.constant_(parameter, math.log(teleport) - math.log1p(-teleport))

@@ -8,14 +8,13 @@ from torch_geometric.nn import MessagePassing
 
 
 def hooks_on(*steps: str) -> list[str]:
-    """Return the names of the attributes in which PyG's layers store hooks on the methods
-    ``steps``, such as ``'message'``."""
+    """Return the attributes in which PyG's layers store hooks on ``steps``, such as
+    ``'message'``."""
     return [f'_{step}_forward_{when}hooks' for step in steps for when in ('', 'pre_')]
 
 
 def has_hooks(layer: MessagePassing, names: Sequence[str]) -> bool:
-    """Return whether a layer has any hook in the attributes ``names``, a result of
-    :func:`hooks_on`."""
+    """Return whether a layer has any hook in the attributes that :func:`hooks_on` returns."""
     own = layer.__dict__
     for name in names:
         if own[name]:
@@ -24,6 +23,4 @@ def has_hooks(layer: MessagePassing, names: Sequence[str]) -> bool:
 
 
 def overrides(layer: type[MessagePassing], base: type[MessagePassing], *steps: str) -> bool:
-    """Return whether ``layer``, a subclass of ``base``, replaces any of the methods named in
-    ``steps``."""
     return any(getattr(layer, step) is not getattr(base, step) for step in steps)

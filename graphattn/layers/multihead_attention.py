@@ -241,15 +241,7 @@ def _check_keys(add_bias_kv: bool, add_zero_attn: bool) -> None:
 
 def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
            device: torch.device) -> tuple[Tensor, ...]:
-    """Check ``attn_mask``, and return it as a tuple of one table ``[batch or 1, heads or 1,
-    query_length, key_length]``, or an empty tuple for None. A bool table is ``True`` where a query
-    may attend, and a floating table is added to logits.
-
-    Args:
-        mask (Tensor, optional): As in torch: a bool mask is ``True`` where a query may not attend.
-        sizes (tuple of int): batch, heads, query_length and key_length.
-        device (torch.device): Device of the tokens.
-    """
+    # In torch a bool mask is True where a query may not attend, in the table where it may.
     if mask is None:
         return ()
     _check_mask('attn_mask', mask, device)
@@ -264,16 +256,8 @@ def _table(mask: Tensor | None, sizes: tuple[int, int, int, int],
 @torch.compiler.disable(reason='the values of the mask decide what is added to logits')
 def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
              device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Check ``key_padding_mask``, and return two tensors ``[batch, key_length]``: a bool tensor
-    that is ``True`` at tokens, or None if all keys are tokens; and a floating tensor that is added
-    to the logits of the keys, or None.
-
-    Args:
-        mask (Tensor, optional): As in torch: a bool mask is ``True`` at padding.
-        sizes (tuple of int): batch and key_length.
-        is_batched (bool): Whether the mask has the dimension of the batch.
-        device (torch.device): Device of the tokens.
-    """
+    # In torch a bool mask is True at padding. Returns what is True at tokens (None: all are), and
+    # what is added to the logits of the keys (or None).
     if mask is None:
         return None, None
     _check_mask('key_padding_mask', mask, device)
@@ -354,15 +338,7 @@ def from_torch(
 
 def _convert(attention: nn.MultiheadAttention, source: GraphSource, backend: str,
              diffusion: tuple[int | float, float | Sequence[float], bool]) -> MultiheadAttention:
-    """Convert a torch module to :class:`MultiheadAttention` in place, and return it. A new module
-    would lose hooks and pruning, and shared or parametrised parameters.
-
-    Args:
-        attention (nn.Module): The torch module.
-        source (GraphSource): Source of the edges, which is copied.
-        backend (str): As in :class:`MultiheadAttention`.
-        diffusion (tuple): ``hops``, ``teleport`` and ``learn_teleport``.
-    """
+    # In place: a new module would lose hooks and pruning, and shared or parametrised parameters.
     kind = type(attention)
     if getattr(kind, 'forward', None) not in (nn.MultiheadAttention.forward,
                                               MultiheadAttention.forward):

@@ -28,18 +28,10 @@ NO_TERMS = LogitTerms()
 
 
 class PairRules(NamedTuple):
-    """Rules that restrict the edges of a source, or add biases to their logits.
+    """Rules that restrict the edges of a source, or add biases to their logits."""
 
-    Args:
-        causal (bool): Whether queries must not attend to later keys.
-        allows (Callable): Function of three int64 tensors: the sequence, the position of the query
-            and the position of the key of each pair. It returns a bool tensor, ``True`` where the
-            query may attend to the key.
-        tables (sequence of Tensor): Masks of padded sequences, ``[batch or 1, heads or 1,
-            num_queries, num_keys]``. A bool mask is ``True`` where a query may attend to a key, and
-            a floating mask is added to logits.
-    """
-
+    # allows: of sequence, query's and key's position of each pair, whether they attend. tables:
+    # [batch or 1, heads or 1, num_queries, num_keys], bool (True: attend) or added to logits.
     causal: bool = False
     allows: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     tables: Sequence[Tensor] = ()
@@ -78,38 +70,10 @@ def attend_padded(
     return_attention_weights: bool = False,
     backend: str = 'auto',
 ) -> tuple[Tensor, Tensor | None]:
-    r"""Return the output of attention among the tokens of padded sequences, and optionally the
-    weights.
-
-    Args:
-        query (Tensor): ``[batch, num_queries, heads, channels]``.
-        key (Tensor): ``[batch, num_keys, num_kv_heads, channels]``; ``num_kv_heads`` divides
-            ``heads``.
-        value (Tensor): ``[batch, num_keys, num_kv_heads, value_channels]``.
-        along (GraphSource or BipartiteGraph): Source of the edges, or a graph whose segments are
-            the sequences of ``tokens``.
-        tokens (PaddedTokens): The slots that contain tokens.
-        rules (PairRules): Further rules on which query attends to which key.
-        scale (float, optional): Factor of the dot products, :math:`1 / \sqrt{C}` if omitted.
-        softcap (float, optional): As in :func:`graphattn.functional.edge_attention`.
-        sink (Tensor, optional): As in :func:`graphattn.functional.edge_attention`.
-        dropout_p (float): As in :func:`graphattn.functional.edge_attention`.
-        hops (int or float): As in :func:`graphattn.functional.edge_attention`.
-        teleport (float, sequence of float or Tensor): One number for all hops, one number for each
-            hop, or a tensor ``[heads]`` with one number for each head.
-        return_attention_weights (bool): Also return the dense weights of one hop.
-        backend (str): As in :func:`graphattn.functional.edge_attention`.
-
-    Returns:
-        A pair: a tensor ``[batch, num_queries, heads, value_channels]``, 0 for padding; and the
-        weights ``[batch, heads, num_queries, num_keys]``, or ``None`` if not requested.
-
-    Raises:
-        ValueError: Queries follow a cache, but the source is not a pattern; keys are other tokens
-            than queries, but the source supports only self-attention; the source returns soft
-            masks, but rules or weights are requested; or there are several hops, but not all keys
-            are queries.
-    """
+    """Return attention among the tokens of padded sequences, 0 for padding, and the dense weights
+    or None."""
+    # query [batch, num_queries, heads, channels], key and value [batch, num_keys, num_kv_heads,
+    # ...]; teleport may be a tensor [heads]; the rest is as in functional.edge_attention.
     _warn_of_empty(tokens)
     is_plain = is_one_hop(hops, teleport)
     if not (is_plain or tokens.is_square):
@@ -151,9 +115,7 @@ def _warn_of_empty(tokens: PaddedTokens) -> None:
 
 def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
          rules: PairRules) -> tuple[BipartiteGraph | PairMask, PairRules]:
-    """Return the graph that ``source`` builds for the tokens, and those ``rules`` that must still
-    be applied to its edges. ``query`` is ``[num_tokens, heads, channels]`` without padding, but
-    ``key`` is padded."""
+    # query is without padding, but key is padded; returns those rules that still apply
     if isinstance(source, PatternSource):
         _check_length(source, tokens)
         within = Causal() if rules.causal else None
@@ -193,8 +155,7 @@ def _check_alone(rules: PairRules, needs_weights: bool) -> None:
 
 def _obey(rules: PairRules, graph: BipartiteGraph, terms: LogitTerms, tokens: PaddedTokens,
           dtype: torch.dtype) -> tuple[BipartiteGraph, LogitTerms]:
-    """Return the graph with only those edges that the rules allow, and the logit terms of these
-    edges. Biases of the rules are converted to ``dtype`` and added to the bias of ``terms``."""
+    # biases of the rules are converted to dtype and added to the bias of terms
     place = tokens.place(graph)
     keep = place.key <= place.query if rules.causal else torch.ones_like(place.key, dtype=bool)
     if rules.allows is not None:
@@ -215,14 +176,7 @@ def _obey(rules: PairRules, graph: BipartiteGraph, terms: LogitTerms, tokens: Pa
 
 
 def _look_up(table: Tensor, place: EdgePlaces, tokens: PaddedTokens) -> Tensor:
-    """Return the value of a mask for each edge, ``[num_edges, heads or 1]``.
-
-    Args:
-        table (Tensor): The mask, ``[batch or 1, heads or 1, num_queries, num_keys]``.
-        place (EdgePlaces): Sequence, head and positions of each edge.
-        tokens (PaddedTokens): The slots that contain tokens.
-    """
-    table = table.movedim(1, -1)
+    table = table.movedim(1, -1)  # [batch or 1, queries, keys, heads or 1]
     table = table.expand(tokens.batch, *table.shape[1:])
     where = place.sequence, place.query - tokens.first_query, place.key - tokens.first_key
     if place.head is None:

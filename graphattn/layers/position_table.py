@@ -12,17 +12,10 @@ from graphattn._explained import Explained
 
 
 class PositionTable(nn.Module, Explained, ABC):
-    """Base class of modules that hold a table of fixed values for each position.
+    """Base class of modules that hold a table of fixed values for each position."""
 
-    The table is computed again, in float64, whenever the module moves to another device or dtype.
-    So ``to_empty`` fills the table of a module from the meta device, and a cast to a wider dtype
-    does not start from rounded values.
-
-    Args:
-        num_embeddings (int): Number of positions.
-        channels (int): Number of values of each position.
-    """
-
+    # Computed again, in float64, when the module moves to another device or dtype: to_empty fills
+    # the table, and a cast to a wider dtype does not start from rounded values.
     def __init__(self, num_embeddings: int, channels: int):
         super().__init__()
         self.num_embeddings, self.channels = num_embeddings, channels
@@ -42,7 +35,7 @@ class PositionTable(nn.Module, Explained, ABC):
 
 
 def angles(num_embeddings: int, channels: int) -> Tensor:
-    """Return the angle :math:`i / 10000^{2j / C}` of each position i and each even channel 2j of C
-    channels, float64 ``[num_embeddings, channels / 2]``."""
+    """Return the angle :math:`i / 10000^{2j / C}` of each position i and even channel 2j,
+    float64."""
     rate = 10_000 ** (-torch.arange(0, channels, 2, dtype=torch.double) / channels)
     return torch.outer(torch.arange(num_embeddings), rate)

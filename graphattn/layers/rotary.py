@@ -52,8 +52,7 @@ class RotaryPositions(PositionTable):
 
 
 def rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """Return queries or keys ``[num_tokens, heads, channels]`` rotated by ``rotation``, a result of
-    :class:`RotaryPositions`."""
+    """Return queries or keys rotated by ``rotation``, a result of :class:`RotaryPositions`."""
     even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
     cos, sin = rotation.unsqueeze(1).unbind(-1)
     rotated = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
@@ -61,8 +60,6 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
 
 
 def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
-    """Raise an error unless ``rotation`` is floating ``[num_tokens, head_channels / 2, 2]`` on the
-    device of the tokens ``x``."""
     check_floating(rotation=rotation)
     check_strided('rotation', rotation)
     expected = (x.size(0), head_channels // 2, 2)

@@ -197,10 +197,8 @@ class Pattern(Explained, ABC):
         return BipartiteGraph.from_pairs(sort_pairs(pair), num_queries, num_keys)
 
     def _rows_of_ranges(self, queries: range, num_queries: int, num_keys: int) -> Rows | None:
-        """Return the edges of ``queries`` in CSR form, computed from the ranges of keys that these
-        queries attend to (:meth:`key_ranges`). Return ``None`` if :meth:`rows` must list the edges
-        instead: on GPUs, for sequences shorter than :attr:`min_tokens`, without ranges, and where
-        :func:`rows_of_ranges` returns ``None``."""
+        # None on GPUs, for short sequences, without ranges, and where rows_of_ranges returns None:
+        # rows() lists the edges instead.
         is_short = min(num_queries, num_keys) < self.min_tokens
         if is_short or torch.get_default_device().type != 'cpu':
             return None
@@ -209,9 +207,6 @@ class Pattern(Explained, ABC):
 
     def _fitting_edges(self, queries: range, num_queries: int, num_keys: int,
                        generator: torch.Generator | None, crop: bool) -> Tensor:
-        """Return the edges of ``queries``, int64 ``[2, num_edges]``. For a sequence of fewer than
-        :attr:`min_tokens` tokens, crop the edges of a longer sequence if ``crop`` is set, or raise
-        an error that names ``crop=True``."""
         fewest = self.min_tokens
         is_short = min(num_queries, num_keys) < fewest
         if crop and is_short:
@@ -228,9 +223,8 @@ class Pattern(Explained, ABC):
 
     def _rows_here(self, queries: range, num_queries: int, num_keys: int,
                    generator: torch.Generator | None) -> Tensor:
-        """Return the edges of ``queries``, int64 ``[2, num_edges]``, on torch's default device.
-        Raise an error if the pattern returned a wrong shape or dtype."""
         if len(queries) == num_queries:
+            # on torch's default device
             edges = self.edges(num_queries, num_keys, generator)
         else:
             edges = self.rows(queries, num_queries, num_keys, generator)
@@ -265,14 +259,13 @@ class Pattern(Explained, ABC):
         return f'{type(self).__name__}({", ".join(given)})'
 
     def _repr_html_(self) -> str:
-        """Show the graph of 32 tokens, or of :attr:`min_tokens` tokens if that is more."""
         graph = self.build(max(32, self.min_tokens), seed=0, device='cpu')
         return html(graph, str(self))
 
     def _require_int(self, name: str, at_least: int) -> None:
-        """Check that the field ``name`` is an int, and convert an integer of numpy to int."""
         value = getattr(self, name)
         check_size(name, value, at_least, MAX_NUMBER)
+        # converts an integer of numpy
         object.__setattr__(self, name, int(value))
 
     def _require_bool(self, name: str) -> None:
@@ -280,27 +273,22 @@ class Pattern(Explained, ABC):
 
 
 class RowPattern(Pattern):
-    """Base class of patterns that can compute the edges of some queries without the edges of the
-    other queries.
-
-    Random patterns use separate random bits for each query
-    (:func:`graphattn.patterns.draw_distinct.draw_distinct`).
-    """
+    """Base class of patterns that compute the edges of some queries without those of the others."""
 
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:
         return self.rows(range(num_queries), num_queries, num_keys, generator)
 
+    # Random patterns use separate random bits for each query, see draw_distinct.
     @abstractmethod
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
-        """Return the edges as in :class:`Pattern`, in any order, in time and memory linear in the
-        edges of these queries. Duplicates are allowed."""
+        """Return the edges in any order, duplicates allowed, in time and memory linear in these
+        edges."""
 
 
 class RangePattern(RowPattern):
-    """Base class of patterns in which the keys of each query are a few ranges of consecutive
-    keys."""
+    """Base class of patterns whose keys of each query are a few ranges of consecutive keys."""
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
@@ -310,8 +298,8 @@ class RangePattern(RowPattern):
     @abstractmethod
     def key_ranges(self, queries: range, num_queries: int,
                    num_keys: int) -> tuple[Tensor, Tensor]:
-        """Return ranges of consecutive keys that together are the keys of each query: the first key
-        of each range, and the key after its last one, as in :meth:`Pattern.key_ranges`."""
+        """Return the first key of each range, and the key after its last, as
+        :meth:`Pattern.key_ranges`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -340,8 +328,6 @@ class _SetOperation(RowPattern):
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _ranges_of_parts(self, *arguments: Any) -> list[tuple[Tensor, Tensor]] | None:
-        """Return the ranges of keys of the patterns ``left`` and ``right`` (:meth:`key_ranges`),
-        or ``None`` if one of them has no ranges."""
         parts = [part.key_ranges(*arguments) for part in (self.left, self.right)]
         return None if None in parts else parts
 
@@ -465,9 +451,7 @@ class Difference(_SetOperation):
 
 
 def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range, int]:
-    """Return the queries to build as a range of their positions, and the number of queries of the
-    whole graph. ``offset`` is the position of the first query in the sequence of keys; ``None``
-    builds all queries."""
+    # offset: position of the first query among the keys; None builds all queries
     if offset is None:
         return range(num_queries), num_queries
     check_size('offset', offset)
@@ -486,9 +470,7 @@ def _device(device: torch.device | str | None) -> torch.device:
 
 
 def _as_default(device: torch.device) -> AbstractContextManager:
-    """Return a context in which ``device`` is torch's default device of this thread. Such a context
-    costs 10 microseconds per call of torch, so an empty context is returned if ``device`` is the
-    default already."""
+    # A context costs 10 microseconds per call of torch.
     return nullcontext() if device == torch.get_default_device() else device
 
 

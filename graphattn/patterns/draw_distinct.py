@@ -15,19 +15,13 @@ _STEP, _ROW = signed(STEP), signed(ROW)
 
 def draw_distinct(rows: range, num_choices: int, count: int,
                   generator: torch.Generator | None) -> Tensor:
-    """Draw ``count`` distinct numbers below ``num_choices`` for each row, int64
-    ``[len(rows), count]``.
-
-    Every subset is equally likely: numbers are drawn with replacement, duplicates within a row are
-    drawn again until there are none, and all these steps treat all numbers alike. The function
-    needs as much memory as its result. Each round of draws synchronises a GPU twice, to count the
-    duplicates and their rows.
-
-    One value from ``generator`` is the seed of all rows. Each row has its own random bits, so the
-    draws of a row do not depend on the other rows in ``rows``.
-    """
+    """Draw ``count`` distinct numbers below ``num_choices`` for each row, every subset equally
+    likely."""
     # The seed is drawn first, so that the generator advances equally if there are no rows.
     seed = torch.randint(2**63 - 1, (1,), generator=generator)
+    # Each row has its own random bits, so its draws do not depend on the other rows. Duplicates are
+    # drawn again until there are none, in the memory of the result; each round of draws
+    # synchronises a GPU twice.
     stream = mix_tensor(seed + torch.arange(rows.start, rows.stop) * _ROW)
     if 2 * count > num_choices:
         return _complement(_draw(stream, num_choices, num_choices - count), num_choices)
@@ -52,8 +46,7 @@ def _draw(stream: Tensor, num_choices: int, count: int) -> Tensor:
 
 
 def _numbers(state: Tensor, num_choices: int) -> Tensor:
-    """Return a random int64 number below ``num_choices`` for each entry of ``state``, from 53 of
-    the random bits that the entry determines."""
+    # from 53 random bits
     uniform = shift_right(mix_tensor(state), 11).double()
     uniform *= num_choices * 2.**-53
     return uniform.long()

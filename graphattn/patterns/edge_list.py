@@ -68,9 +68,8 @@ class EdgeList(RowPattern):
 
     @cached_property
     def _numbers(self) -> np.ndarray:
-        """The number ``query * tokens + key`` of each edge, ascending, int64 ``[num_edges]``."""
         try:
-            numbers = _from_text(self.pairs, 4 * self.tokens**2)
+            numbers = _from_text(self.pairs, 4 * self.tokens**2)  # query * tokens + key
         except (ValueError, binascii.Error, zlib.error) as error:
             raise ValueError(f"'pairs' must be a str that EdgeList wrote, or an int64 Tensor [2, "
                              f"num_edges] (got {self.pairs[:20]!r}: {error})") from error
@@ -99,8 +98,7 @@ class EdgeList(RowPattern):
 
 
 def _as_text(numbers: np.ndarray) -> str:
-    """Return ascending numbers as a compressed text. The differences of the numbers are small, so
-    they compress well."""
+    # differences of ascending numbers are small, so they compress well
     steps = np.diff(numbers, prepend=0).astype('<u4')
     return base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode()
 

@@ -125,7 +125,6 @@ def _is_pattern(name: str) -> bool:
 
 
 def _patterns_by_name(kind: type[Pattern] = Pattern) -> dict[str, type[Pattern]]:
-    """Return a dict of all concrete classes of patterns by name, including custom classes."""
     named = {} if isabstract(kind) else {kind.__name__: kind}
     for derived in kind.__subclasses__():
         named |= _patterns_by_name(derived)

@@ -15,8 +15,7 @@ from graphattn.patterns.layouts import positions
 
 
 class _Axis(NamedTuple):
-    """Coordinates of the keys that each query attends to along one axis of a grid of tokens. Some
-    of them may lie outside of the grid."""
+    """Coordinates, in or outside of the grid, that each query attends to along one axis."""
 
     coordinate: Tensor  # int64 [num_queries, window]
     is_key: Tensor  # bool, whether the coordinate exists
@@ -24,9 +23,9 @@ class _Axis(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class _GridPattern(RowPattern):
-    """Base class of patterns with a window along each axis of a grid. Tokens are numbered as in
-    ``Tensor.flatten``, so the coordinate of the last axis changes fastest."""
+    """Base class of patterns with a window along each axis of a grid."""
 
+    # Tokens are numbered as in Tensor.flatten: the coordinate of the last axis changes fastest.
     window: int | tuple[int, ...]
     inner: tuple[int, ...]
 
@@ -39,8 +38,7 @@ class _GridPattern(RowPattern):
         self._check_axes('window', at_least=1)
 
     def _check_axes(self, name: str, at_least: int | None) -> None:
-        """Check the field ``name``, which has either one value for all axes of the grid or one
-        value for each axis."""
+        # one value for all axes of the grid, or one value for each axis
         value = getattr(self, name)
         values = tuple(value) if isinstance(value, tuple | list) else (value,) * self._num_axes
         if len(values) != self._num_axes:
@@ -63,8 +61,6 @@ class _GridPattern(RowPattern):
         return len(self.inner) + 1
 
     def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
-        """Return the keys that queries attend to along axis ``number`` of the grid, of ``length``
-        coordinates. ``coordinate`` has the coordinate of each query on this axis, int64."""
         raise NotImplementedError
 
     def rows(self, queries: range, num_queries: int, num_keys: int,

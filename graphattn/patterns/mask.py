@@ -101,8 +101,7 @@ class Mask(RowPattern):
         return num_queries
 
     def _is_on(self) -> Tensor:
-        """Return which values of the mask let a query attend to its key, bool ``[num_values + 2]``.
-        The last two stand for pairs that are always on and pairs that are always off."""
+        # the last two: pairs that are always on, and pairs that are always off
         values = np.frombuffer(f'{self.values}10'.encode(), dtype=np.uint8) == ord('1')
         return torch.as_tensor(values)
 

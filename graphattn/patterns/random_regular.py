@@ -72,23 +72,11 @@ class RandomRegular(Pattern):
 
 
 def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator | None) -> Tensor:
-    """Draw ``degree`` random permutations that differ from one another, and from the identity, at
-    every token.
-
-    A permutation assigns a key to each token. The key collides if an earlier permutation assigns
-    the same key to the same token. A colliding key is exchanged with the key of a random partner
-    token in the same permutation, if neither key collides afterwards. So the number of collisions
-    only decreases. At most 2 * degree - 1 partners are excluded, including the token itself, and
-    there are more than 2 * degree - 1 tokens.
-
-    Args:
-        num_tokens (int): At least ``2 * degree + 1``.
-        degree (int): Number of permutations besides the identity.
-        generator (torch.Generator, optional): The random generator.
-
-    Returns:
-        int64 Tensor ``[num_tokens, degree + 1]``, one permutation per column, the identity first.
-    """
+    # Returns [num_tokens, degree + 1], one permutation per column, the identity first. A key
+    # collides if an earlier permutation assigns it to the same token. It is exchanged with the key
+    # of a random partner token in the same permutation if neither collides afterwards, so the
+    # number of collisions only decreases: at most 2 * degree - 1 partners are excluded, including
+    # the token itself, of more tokens.
     drawn = [torch.randperm(num_tokens, generator=generator) for _ in range(degree)]
     keys = torch.stack([torch.arange(num_tokens), *drawn], dim=1)
     token, column = _collisions(keys)
@@ -107,16 +95,14 @@ def _draw_permutations(num_tokens: int, degree: int, generator: torch.Generator 
 
 
 def _collisions(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the keys that an earlier column of their row repeats, in a table ``[num_tokens,
-    degree]`` of the keys of each token. Return their rows and their columns, two int64 tensors."""
+    # the row and the column of each key that an earlier column of its row repeats
     ascending, column = torch.sort(keys, dim=1, stable=True)
     token, rank = (ascending[:, 1:] == ascending[:, :-1]).nonzero().unbind(1)
     return token, column[token, rank + 1]
 
 
 def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
-    """Return which swaps of keys between two tokens can be made at the same time, bool
-    ``[num_swaps]``: those whose ``token`` and ``partner`` occur in no earlier swap."""
+    # swaps whose token and partner occur in no earlier swap can be made at the same time
     trade = torch.arange(token.numel())
     first_trade = torch.full((num_tokens,), token.numel())
     for side in (token, partner):
@@ -125,10 +111,9 @@ def _are_apart(token: Tensor, partner: Tensor, num_tokens: int) -> Tensor:
 
 
 def _trade(keys: Tensor, token: Tensor, partner: Tensor, column: Tensor) -> Tensor:
-    """Swap the keys of ``token[e]`` and ``partner[e]`` in column ``column[e]`` of the table of
-    keys, in place, for each swap e that removes a repeated key without causing another. Return
-    whether each token still has a repeated key, bool ``[num_swaps]``."""
     token_key, partner_key = keys[token, column], keys[partner, column]
+    # In place, where a swap removes a repeated key without causing another; returns whether each
+    # token still has a repeated key.
     collides = _occurrences(keys, token, token_key) > 1
     fits = (_occurrences(keys, token, partner_key) + _occurrences(keys, partner, token_key)) == 0
     trades = collides & fits

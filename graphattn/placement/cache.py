@@ -48,26 +48,15 @@ class Cache(Placement):
 
 
 class Kept:
-    """Keys and values of one layer in a cache that grows.
+    """Keys and values of one layer in a cache that grows."""
 
-    Args:
-        seen (list of int): Number of tokens of each sequence that the layer has processed.
-    """
-
-    def __init__(self, seen: list[int]):
+    def __init__(self, seen: list[int]):  # number of processed tokens of each sequence
         self.seen = seen
         self._tensors: dict[str, Tensor] = {}  # by name: 'key', 'hop 0', 'hop 1', ...
 
     def put(self, name: str, place: Tensor, new: Tensor, num_places: int) -> Tensor:
-        """Write rows into a cached tensor, and return its first ``num_places`` rows, ``[num_places,
-        heads, channels]``. The tensor is created or enlarged if needed.
-
-        Args:
-            name (str): Name of the tensor: ``'key'``, or ``'hop 0'``, ``'hop 1'``, ... for values.
-            place (Tensor): Index of each new row in the tensor, int64 ``[num_new]``.
-            new (Tensor): The rows, ``[num_new, heads, channels]``.
-            num_places (int): Number of rows in use.
-        """
+        """Write rows into the cached tensor ``name``, and return its first ``num_places`` rows."""
+        # names: 'key', or 'hop 0', 'hop 1', ... for values; place: index of each new row, int64
         kept = self._tensors.get(name)
         if kept is None:
             kept = self._tensors[name] = _zeros(num_places, new)

@@ -22,25 +22,12 @@ from graphattn.placement.overlap import joined
 
 
 class DividedCache(Exchange):
-    """Placement of keys and values in the caches of several processes.
+    """Placement of keys and values in the caches of several processes."""
 
-    Either each process computes some of the new queries, or every process computes all of them. In
-    the second case, each process attends only to the keys in its own cache, and the outputs of all
-    processes are merged. So a process sends one output per query and head, regardless of the number
-    of edges. This needs a single hop and a backend that can attend to a part of the keys;
-    otherwise, keys and values are exchanged.
-
-    Args:
-        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
-            share the graph.
-        halo (Halo): Plan by which the processes exchange keys and values.
-        group (ProcessGroup): The processes.
-        kept (Kept): The keys and values that this process caches for the layer.
-        new (NewRows): Which new keys and values this process caches.
-        part (Part, optional): Edges from the keys of this process; ``None`` if each process
-            computes only some of the new queries.
-    """
-
+    # With a part, every process computes all new queries, along the edges from the keys in its own
+    # cache, and all outputs are merged: one output per query and head is sent, regardless of the
+    # number of edges. This needs a single hop and a backend that can attend to a part of the keys;
+    # otherwise, keys and values are exchanged.
     def __init__(self, heads: int | None, halo: Halo, group: dist.ProcessGroup, kept: Kept,
                  new: NewRows, part: Part | None):
         super().__init__(heads, halo, group)
@@ -81,8 +68,7 @@ class DividedCache(Exchange):
 
 
 class NewRows(NamedTuple):
-    """Indices of the rows of new keys and values that a process caches, and their places in its
-    cache. A row belongs to a token, or to a token in one head if each head has its own graph."""
+    """Rows of new keys and values that a process caches, and their places in its cache."""
 
     rows: Tensor  # indices of these nodes among the new nodes of the call, int64
     place: Tensor  # their places in the cache of this process, int64

@@ -59,18 +59,16 @@ class Exchange(Placement):
         return attend_overlapped(kernel, query, key, value, terms, self._halo.split, self._group)
 
     def _exchanged(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Send rows of each tensor to the processes that need them, and return the rows that the
-        edges of this process need, in the order of their keys."""
         halo, widths = self._halo, [x.size(-1) for x in tensors]
         rows = torch.cat([x.index_select(0, halo.send) for x in tensors], dim=-1)
         rows = exchanged(rows, halo.send_sizes, halo.receive_sizes, self._group)
         rows = rows if halo.place is None else rows.index_select(0, halo.place)
+        # the rows that the edges of this process need, in the order of their keys
         return tuple(part.contiguous() for part in rows.split(widths, dim=-1))
 
 
 class Halo(NamedTuple):
-    """Plan by which processes exchange keys and values. A node is a token, or a token in one head
-    if each head has its own graph."""
+    """Plan by which processes exchange keys and values."""
 
     graph: BipartiteGraph | None  # from received nodes to own queries; None: all nodes are received
     send: Tensor  # own nodes to send, in the order of the receiving processes, int64
@@ -82,17 +80,9 @@ class Halo(NamedTuple):
 
 def sent_to_all(owner: Tensor, number: Tensor,
                 group: dist.ProcessGroup) -> tuple[Tensor, list[int], list[int], Tensor | None]:
-    """Plan an exchange in which every process receives the same nodes: tokens, or tokens in one
-    head. No process needs to request nodes.
-
-    Args:
-        owner (Tensor): The process that owns each node, int64 ``[num_nodes]``.
-        number (Tensor): Index of each node among the nodes of its owner, int64 ``[num_nodes]``.
-        group (ProcessGroup): The processes.
-
-    Returns:
-        The fields ``send``, ``send_sizes``, ``receive_sizes`` and ``place`` of a :class:`Halo`.
-    """
+    """Plan an exchange in which every process receives the same nodes, as fields of a
+    :class:`Halo`."""
+    # owner: process of each node, number: index among the nodes of its owner. No requests.
     rank, num_processes = dist.get_rank(group), dist.get_world_size(group)
     receive_sizes = owner.bincount(minlength=num_processes).tolist()
     return (number[owner == rank].repeat(num_processes), [receive_sizes[rank]] * num_processes,
@@ -101,19 +91,10 @@ def sent_to_all(owner: Tensor, number: Tensor,
 
 def requested(owner: Tensor, number: Tensor, sizes: Tensor,
               group: dist.ProcessGroup) -> tuple[Tensor, list[int], list[int], Tensor | None]:
-    """Plan an exchange in which each process receives the nodes that it requests: tokens, or tokens
-    in one head. Every process must call this function, because requests are messages.
-
-    Args:
-        owner (Tensor): The process that owns each requested node, int64 ``[num_requested]``.
-        number (Tensor): Index of each of these nodes among the nodes of its owner, int64.
-        sizes (Tensor): Number of nodes that each process (row) requests from each process (column),
-            int64 ``[num_processes, num_processes]``.
-        group (ProcessGroup): The processes.
-
-    Returns:
-        The fields ``send``, ``send_sizes``, ``receive_sizes`` and ``place`` of a :class:`Halo`.
-    """
+    """Plan an exchange in which each process receives what it requests, as fields of a
+    :class:`Halo`."""
+    # Requests are messages, so every process must call this. sizes: nodes that each process (row)
+    # requests from each process (column).
     rank = dist.get_rank(group)
     receive_sizes, send_sizes = sizes[rank].tolist(), sizes[:, rank].tolist()
     order = owner.argsort(stable=True)

@@ -12,15 +12,9 @@ from graphattn.placement.roll_call import naming_absent
 
 
 class Message:
-    """Exchange of rows with other processes that runs while this process computes.
+    """Exchange of rows with other processes that runs while this process computes."""
 
-    Args:
-        rows (Tensor): Rows to send, in the order of the receiving processes.
-        send_sizes (list of int): Number of rows for each process.
-        receive_sizes (list of int): Number of rows from each process.
-        group (ProcessGroup): The processes. All of them must send at the same time.
-    """
-
+    # Rows are in the order of the receiving processes, and all processes send at the same time.
     def __init__(self, rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
                  group: dist.ProcessGroup):
         self._group = group
@@ -28,29 +22,23 @@ class Message:
             self._rows = all_to_all_single(rows.contiguous(), receive_sizes, send_sizes, group)
 
     def wait(self) -> Tensor:
-        """Return the received rows in the order of the sending processes, after waiting for
-        them."""
+        """Return the received rows in the order of the sending processes."""
         with naming_absent(self._group):
             return wait_tensor(self._rows)
 
 
 def exchanged(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
               group: dist.ProcessGroup) -> Tensor:
-    """Send rows to other processes, and return the rows received from them. The backward pass sends
-    the gradients of received rows back.
-
-    Args:
-        rows (Tensor): Rows to send, in the order of the receiving processes.
-        send_sizes (list of int): Number of rows for each process.
-        receive_sizes (list of int): Number of rows from each process.
-        group (ProcessGroup): The processes. All of them must call this function.
-    """
+    """Send rows to other processes, return the received rows, and send their gradients back."""
+    # Rows are in the order of the receiving processes, and all processes must call this.
     return _Sent.apply(rows, send_sizes, receive_sizes, group)
 
 
 class _Sent(torch.autograd.Function):
-    """Autograd function of :func:`exchanged`. If a process does not respond in the backward pass,
-    the error names this process, unlike the error of torch's own function."""
+    """Autograd function of :func:`exchanged`."""
+
+    # If a process does not respond in the backward pass, the error names this process, unlike the
+    # error of torch's own function.
 
     @staticmethod
     def forward(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
@@ -68,25 +56,15 @@ class _Sent(torch.autograd.Function):
 
 
 def gathered(x: Tensor, sizes: list[int], group: dist.ProcessGroup) -> Tensor:
-    """Return the rows ``x`` of all processes as one tensor, in the order of the processes. Process
-    i has ``sizes[i]`` rows. The backward pass sums the gradients of all processes."""
+    """Return the rows of all processes in their order; the backward pass sums the gradients."""
     rows = x.repeat(len(sizes), *[1] * (x.dim() - 1))
     return exchanged(rows, [x.size(0)] * len(sizes), sizes, group)
 
 
 def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[int] | None,
                 group: dist.ProcessGroup) -> Tensor:
-    """Send rows to other processes, and return the received rows in the order of the sending
-    processes. The result has no gradient.
-
-    Args:
-        rows (Tensor): Rows to send, in the order of the receiving processes.
-        send_sizes (list of int, optional): Number of rows for each process; if None, all processes
-            get the same number.
-        receive_sizes (list of int, optional): Number of rows from each process, or None with
-            ``send_sizes``.
-        group (ProcessGroup): The processes. All of them must call this function.
-    """
+    """Send rows to other processes, and return those received in the order of the senders."""
+    # All processes must call this. The result has no gradient. Sizes None: equal shares.
     num_rows = rows.size(0) if receive_sizes is None else sum(receive_sizes)
     arrived = rows.new_empty(num_rows, *rows.shape[1:])
     with naming_absent(group):
@@ -95,7 +73,7 @@ def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[i
 
 
 def all_gather(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the tensors ``mine`` ``[...]`` of all processes as one tensor ``[num_processes,
-    ...]``. All processes must pass the same shape. The result has no gradient."""
+    """Return the tensors ``mine`` of all processes, equal in shape, stacked and without
+    gradient."""
     size = dist.get_world_size(group)
     return all_to_all(mine.expand(size, *mine.shape).contiguous(), None, None, group)

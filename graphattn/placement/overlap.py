@@ -20,10 +20,10 @@ from graphattn.placement.messages import Message
 
 
 class Split(NamedTuple):
-    """The edges to the queries of one process, in two parts. Near edges start from keys of this
-    process, and far edges start from keys of other processes. The other fields plan how processes
-    send each other the keys of far edges."""
+    """The edges to the queries of one process: near ones from its own keys, far ones from others'
+    keys."""
 
+    # The fields from send on plan how processes send each other the keys of far edges.
     near: BipartiteGraph
     far: BipartiteGraph  # from the received keys to the queries that have far edges
     rows: Tensor | None  # these queries, int64; None if all queries have far edges
@@ -38,13 +38,12 @@ class Split(NamedTuple):
         return received if self.order is None else received.index_select(0, self.order.argsort())
 
     def as_received(self, x: Tensor) -> Tensor:
-        """Return ``x``, which has a row for each key of ``far``, in the order in which these rows
-        were received. This is the inverse of :meth:`in_order`."""
+        """Return the rows of the keys of ``far`` in the order of receipt, the inverse of
+        :meth:`in_order`."""
         return x if self.order is None else x.index_select(0, self.order)
 
     def join(self, near: Tensor, far: Tensor) -> Tensor:
-        """Return the values of all edges, ``[num_edges, heads]``, from the values of the near edges
-        and of the far edges."""
+        """Return the values of all edges from those of the near and of the far edges."""
         joined = near.new_empty(len(self.is_far), near.size(1))
         joined[self.is_far], joined[~self.is_far] = far, near
         return joined
@@ -67,27 +66,15 @@ EDGES_OF_A_FAR_QUERY = 256
 
 def split_edges(graph: BipartiteGraph, owner: Tensor, is_needed: Tensor, rank: int, send: Tensor,
                 send_sizes: list[int], receive_sizes: list[int]) -> Split | None:
-    """Split the edges of a process into near edges, from its own keys, and far edges, from keys of
-    other processes. Return None if it is faster to compute all edges together. Processes may decide
-    differently, because the messages are the same in both cases.
-
-    Args:
-        graph (BipartiteGraph): Edges from the keys of all processes to the queries of this process.
-        owner (Tensor): The process that owns each key, int64 ``[num_keys]``.
-        is_needed (Tensor): Whether this process receives each key, bool ``[num_keys]``. All keys
-            with edges are among them.
-        rank (int): The number of this process.
-        send (Tensor): Own keys to send, in the order of the receiving processes. This includes keys
-            that the process sends to itself.
-        send_sizes (list of int): Number of keys to send to each process.
-        receive_sizes (list of int): Number of keys to receive from each process.
-    """
+    """Split the edges of a process into near and far ones, or return None if that is not faster."""
+    # Processes may decide differently, because the messages are the same in both cases.
     is_own = owner == rank
     is_far = ~is_own[graph.key]
     has_far = counts_before(is_far)[graph.csr[0]].diff() > 0
     num_rows = int(has_far.sum())
     if len(send_sizes) == 1 or graph.num_edges < EDGES_OF_A_FAR_QUERY * num_rows:
         return None
+    # all keys with edges are needed; send includes keys that the process sends to itself
     far, order = is_needed & ~is_own, owner[is_needed & ~is_own].argsort(stable=True)
     parts = send.split(send_sizes)
     others = [other != rank for other in range(len(parts))]
@@ -102,15 +89,9 @@ def split_edges(graph: BipartiteGraph, owner: Tensor, is_needed: Tensor, rank: i
 
 
 def subgraph(graph: BipartiteGraph, is_key: Tensor, keep: Tensor | None = None) -> BipartiteGraph:
-    """Return a graph that has only some of the keys and edges.
-
-    Args:
-        graph (BipartiteGraph): The whole graph.
-        is_key (Tensor): Whether to keep each key, bool ``[num_keys]``.
-        keep (Tensor, optional): Whether to keep each edge, bool ``[num_edges]``; all edges if
-            omitted. The keys of these edges must be kept.
-    """
+    """Return a graph that has only some of the keys and edges."""
     (indptr, key), number = graph.csr, counts_before(is_key)
+    # the keys of kept edges must be kept
     if keep is not None:
         indptr, key = counts_before(keep)[indptr], key[keep]
     return BipartiteGraph.from_csr(
@@ -119,8 +100,7 @@ def subgraph(graph: BipartiteGraph, is_key: Tensor, keep: Tensor | None = None) 
 
 
 def _rows_of(graph: BipartiteGraph, has_edges: Tensor) -> BipartiteGraph:
-    """Return the graph with only those queries for which ``has_edges``, bool ``[num_queries]``, is
-    true. The other queries must have no edges."""
+    # queries that are left out must have no edges
     indptr, key = graph.csr
     return BipartiteGraph.from_csr(
         torch.cat([indptr[:1], indptr[1:][has_edges]]), key, graph.num_keys,
@@ -129,26 +109,14 @@ def _rows_of(graph: BipartiteGraph, has_edges: Tensor) -> BipartiteGraph:
 
 
 def counts_before(is_in: Tensor) -> Tensor:
-    """Return the number of true values before each position of a bool tensor ``[n]``, and their
-    total number at the end, int64 ``[n + 1]``."""
+    """Return the number of true values before each position, and their total number at the end."""
     return torch.cat([is_in.new_zeros(1, dtype=torch.long), is_in.cumsum(0)])
 
 
 @torch.compiler.disable(reason='near edges are computed between the start and end of a message')
 def attend_overlapped(kernel: Backend, query: Tensor, key: Tensor, value: Tensor, terms: LogitTerms,
                       split: Split, group: dist.ProcessGroup) -> Tensor:
-    """Return the attention of own queries to the keys of all processes. Near edges are computed
-    while the keys and values of far edges arrive.
-
-    Args:
-        kernel (Backend): A backend with ``attention_part`` and ``attention_part_grads``.
-        query (Tensor): Queries of this process, ``[num_queries, heads, channels]``.
-        key (Tensor): Keys of this process.
-        value (Tensor): Values of this process.
-        terms (LogitTerms): Terms of the logits of all edges, without features.
-        split (Split): The near and the far edges.
-        group (ProcessGroup): The processes.
-    """
+    """Return the attention of own queries to all keys, near ones while the far ones arrive."""
     plain = terms._replace(bias=None, gate=None, sink=None)
     seeds = [dropout_seed(terms.dropout_p, query.device) for _ in range(2)]
     near, far = (_Side(kernel, plain, split, is_far, seed)
@@ -158,12 +126,7 @@ def attend_overlapped(kernel: Backend, query: Tensor, key: Tensor, value: Tensor
 
 
 class _Overlapped(torch.autograd.Function):
-    """Autograd function of :func:`attend_overlapped`: attention to the keys of this process (near
-    edges) while the keys of other processes (far edges) are on their way.
-
-    The softmax of a query is over near and far edges together. So the backward pass computes the
-    gradients of each part from the output and the softmax denominators of all edges.
-    """
+    """Autograd function of :func:`attend_overlapped`."""
 
     @staticmethod
     def forward(ctx, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None,
@@ -194,6 +157,8 @@ class _Overlapped(torch.autograd.Function):
         far_query, *nodes, far_bias, far_gate = far.grads(rows, *far_nodes, *terms)
         message = Message(split.as_received(torch.cat(nodes, dim=-1)), split.receive_sizes,
                         split.send_sizes, group)
+        # The softmax of a query is over near and far edges together, so the gradients of each part
+        # follow from the output and the softmax denominators of all edges.
         grad_query, *nodes, near_bias, near_gate = near.grads(rows, key, value, *terms)
         _add_to(grad_query, split.rows, far_query)
         returned = message.wait().split([key.size(-1), value.size(-1)], dim=-1)
@@ -208,8 +173,7 @@ class _Overlapped(torch.autograd.Function):
 
 
 class _Side(NamedTuple):
-    """The near or the far edges of a :class:`Split`, and what a kernel needs to compute attention
-    along them."""
+    """The near or the far edges of a :class:`Split`, and what a kernel needs along them."""
 
     kernel: Backend
     terms: LogitTerms  # without tensors
@@ -219,9 +183,7 @@ class _Side(NamedTuple):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None,
                gate: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return attention along only the near or only the far edges, for the queries that have
-        such edges: the output, ``[queries, heads, channels]``; and the largest logit and the
-        inverse softmax denominator of each query, ``[queries, heads, 2]``."""
+        # Returns the output, and the largest logit and the inverse softmax denominator, [..., 2].
         graph, rows = self._edges()
         return self.kernel.attention_part(_rows(query, rows), key, value, graph,
                                           self._with(bias, gate), self.seed)
@@ -229,18 +191,9 @@ class _Side(NamedTuple):
     def grads(self, of_queries: tuple[Tensor, ...], key: Tensor, value: Tensor,
               bias: Tensor | None, gate: Tensor | None,
               needs: tuple[bool, bool]) -> tuple[Tensor, ...]:
-        """Return what only the near or only the far edges contribute to five gradients: those of
-        the queries that have such edges, the keys, the values, the bias and the gate.
-
-        Args:
-            of_queries (tuple of Tensor): For all queries: the gradient of the output, the output,
-                the pair of largest logit and inverse softmax denominator, and the queries.
-            key (Tensor): Keys of these edges.
-            value (Tensor): Values of these edges.
-            bias (Tensor, optional): Bias of near and far edges.
-            gate (Tensor, optional): Gate of near and far edges.
-            needs (tuple of bool): Whether the gradients of bias and gate are needed.
-        """
+        # of_queries, for all queries: gradient of the output, output, (largest logit, inverse
+        # softmax denominator), queries. Bias and gate are those of near and far edges; the result
+        # is what these edges contribute.
         graph, rows = self._edges()
         return self.kernel.attention_part_grads(
             *(_rows(x, rows) for x in of_queries), key, value, graph, self._with(bias, gate),
@@ -271,16 +224,7 @@ def _add_to(x: Tensor, rows: Tensor | None, added: Tensor) -> None:
 
 def _merge(out: Tensor, max_inv_sum: Tensor, rows: Tensor | None, far_out: Tensor,
            far_max_inv_sum: Tensor) -> None:
-    """Merge the attention to far keys into the attention to near keys, in place.
-
-    Args:
-        out (Tensor): Output along near edges, ``[num_queries, heads, channels]``.
-        max_inv_sum (Tensor): Largest logit and inverse softmax denominator of each query along near
-            edges, ``[num_queries, heads, 2]``.
-        rows (Tensor, optional): The queries that have far edges, int64; all queries if omitted.
-        far_out (Tensor): Output of these queries along far edges.
-        far_max_inv_sum (Tensor): As ``max_inv_sum``, of these queries along far edges.
-    """
+    # In place. rows: the queries that have far edges; None for all.
     own_out = _rows(out, rows)
     (own, far), both = joined(torch.stack([_rows(max_inv_sum, rows), far_max_inv_sum]))
     if rows is None:
@@ -292,17 +236,8 @@ def _merge(out: Tensor, max_inv_sum: Tensor, rows: Tensor | None, far_out: Tenso
 
 
 def joined(max_inv_sum: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors that merge attention to several parts of the keys into attention to all
-    keys.
-
-    Args:
-        max_inv_sum (Tensor): Largest logit and inverse softmax denominator of each query in each
-            part, ``[num_parts, num_queries, heads, 2]``.
-
-    Returns:
-        A pair: the factor of the output of each part, ``[num_parts, num_queries, heads, 1]``; and
-        ``max_inv_sum`` of all keys together, ``[num_queries, heads, 2]``.
-    """
+    """Return factors that merge attention to parts of the keys, and ``max_inv_sum`` of all keys."""
+    # max_inv_sum: largest logit, inverse denominator, [num_parts, num_queries, heads, 2]
     row_max, inv_sum = max_inv_sum.unbind(-1)
     is_empty = inv_sum == 0
     row_max = row_max.masked_fill(is_empty, -torch.inf)

@@ -50,42 +50,27 @@ class Padded(Placement):
 
 @dataclass(frozen=True, eq=False)
 class PaddedTokens:
-    """Positions of the tokens in padded queries and keys.
+    """Positions of the tokens in padded queries and keys, with padding on either side."""
 
-    A position is the index of a slot among the keys of a sequence, counted from the first key even
-    if a cache has dropped it. Attention is computed without padding, so padding may be on the left
-    or right.
-
-    Args:
-        batch (int): Number of sequences.
-        num_queries (int): Number of slots for the queries of each sequence.
-        num_keys (int): Number of slots for the keys of each sequence.
-        device (torch.device): Device of the tokens.
-        is_token (Tensor, optional): Whether each position has a token, bool ``[batch, positions]``.
-            If omitted, all positions have one.
-        first_query (int): Position of the first query.
-        first_key (int): Position of the first key.
-        same_tokens (bool): Whether the query and the key at one position are the same token.
-            Otherwise all queries are tokens, and ``is_token`` describes the keys only.
-        packed (tuple of int, optional): Lengths of the sequences, if a row of the batch contains
-            several sequences, one after the other. Then every slot must have a token, and queries
-            and keys must be the same tokens.
-    """
-
+    # A position is the index of a slot among the keys of a sequence, counted from the first key
+    # even if a cache has dropped it.
     batch: int
-    num_queries: int
+    num_queries: int  # slots of each sequence
     num_keys: int
     device: torch.device
-    is_token: Tensor | None = None
-    first_query: int = 0
+    is_token: Tensor | None = None  # bool [batch, positions]; None: all
+    first_query: int = 0  # position
     first_key: int = 0
+    # Whether query and key at one position are the same token. Otherwise all queries are tokens,
+    # and is_token describes the keys only.
     same_tokens: bool = True
+    # Lengths, if a row of the batch contains several sequences, one after the other. Then every
+    # slot has a token, and queries and keys are the same tokens.
     packed: tuple[int, ...] | None = None
 
     @cached_property
     def _token(self) -> tuple[Tensor, Tensor] | None:
-        """A pair of tensors, the sequence and the position of each token, int64 ``[num_tokens]``;
-        or ``None`` if every slot has a token."""
+        # sequence and position of each token; None if every slot has a token
         behind = self._behind
         if self.is_token is None and self.first_key + self.num_keys == behind:
             return None
@@ -96,7 +81,7 @@ class PaddedTokens:
 
     @property
     def _behind(self) -> int:
-        """The position after the last key that a query may attend to."""
+        # the position after the last key that a query may attend to
         last_key = self.first_key + self.num_keys
         return min(self.first_query + self.num_queries, last_key) if self.same_tokens else last_key
 
@@ -107,8 +92,7 @@ class PaddedTokens:
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """The begin and the end of the queries of each sequence among its keys, as pairs. Padding
-        does not count."""
+        """Begin and end of the queries of each sequence among its keys, without padding."""
         if self.packed is not None:
             return [(0, length) for length in self.packed]
         if not self.same_tokens:
@@ -117,7 +101,6 @@ class PaddedTokens:
                                                          self.lengths)]
 
     def _before(self, position: int) -> list[int]:
-        """Return the number of tokens of each sequence before a position."""
         if self._token is None:
             return [position] * self.batch
         position = min(position, self._behind)
@@ -147,24 +130,20 @@ class PaddedTokens:
         return torch.tensor([first for first, _ in self.spans], device=self.device)
 
     def queries(self, x: Tensor) -> Tensor:
-        """Return padded queries ``[batch, num_queries, ...]`` without padding:
-        ``[num_tokens, ...]``, one sequence after the other."""
+        """Return padded queries without padding, ``[num_tokens, ...]``."""
         return _take(x, self._query_slot)
 
     def keys(self, x: Tensor) -> Tensor:
-        """Return padded keys ``[batch, num_keys, ...]`` without padding: ``[num_tokens, ...]``, one
-        sequence after the other."""
+        """Return padded keys without padding, ``[num_tokens, ...]``."""
         return _take(x, self._key_slot)
 
     def key_slots(self, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sequence and the slot of the keys with the indices ``key``, two int64 tensors
-        ``[len(key)]``. Indices count the tokens that :meth:`keys` returns."""
+        """Return the sequence and the slot of keys, counted as :meth:`keys` returns them."""
         slot = key if self._key_slot is None else self._key_slot[key]
         return slot // self.num_keys, slot % self.num_keys
 
     def pad_queries(self, x: Tensor) -> Tensor:
-        """Return tokens ``[num_tokens, ...]`` padded with zeros to ``[batch, num_queries,
-        ...]``."""
+        """Return tokens padded with zeros to ``[batch, num_queries, ...]``."""
         if self._query_slot is not None:
             padded = x.new_zeros(self.batch * self.num_queries, *x.shape[1:])
             x = padded.index_copy(0, self._query_slot, x)
@@ -185,19 +164,15 @@ class PaddedTokens:
         return sequence * self.num_keys + position - self.first_key
 
     def _tokens_from(self, first: int) -> tuple[Tensor, Tensor]:
-        """Return two tensors: the sequence and the position of each token whose position is
-        ``first`` or later."""
         if first == 0:
             return self._token
         is_behind = self._token[1] >= first
         return tuple(part[is_behind] for part in self._token)
 
     def place(self, graph: BipartiteGraph) -> EdgePlaces:
-        """Return the sequence, the head and the positions of query and key of each edge of a graph.
-
-        The graph has a segment for each sequence, or for each head and sequence. The keys of the
-        graph include keys that a cache no longer stores.
-        """
+        """Return the sequence, the head and the positions of query and key of each edge of a
+        graph."""
+        # One segment per sequence, or per head and sequence; the graph's keys include evicted ones.
         query_slot = torch.arange(self.batch * self.num_queries, device=self.device)
         query_slot = query_slot if self._query_slot is None else self._query_slot
         if self._token is None:
@@ -212,8 +187,7 @@ class PaddedTokens:
                           key_position[graph.key % len(key_position)])
 
     def drop_evicted(self, graph: BipartiteGraph) -> BipartiteGraph:
-        """Return the graph without keys that a cache no longer stores. These keys must have no
-        edges."""
+        """Return the graph without keys that a cache no longer stores, which must have no edges."""
         if self.first_key == 0:
             return graph
         evicted = torch.tensor(self._before(self.first_key), device=self.device)

@@ -18,14 +18,8 @@ LACKING = re.compile('does not support|No backend type')  # in torch's messages
 
 @contextmanager
 def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
-    """Explain the failure of a collective of torch.distributed inside this context. The new
-    RuntimeError names the processes that do not respond, or the backend if it lacks the collective.
-    Other errors are raised unchanged.
-
-    Each process in which the collective fails writes a mark into the store of the group. Then it
-    waits up to :data:`GRACE` seconds for the marks of the other processes. A process without a mark
-    does not respond.
-    """
+    """Explain the failure of a collective by the processes that do not respond, or by its
+    backend."""
     try:
         yield
     except RuntimeError as error:
@@ -33,6 +27,8 @@ def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
             raise RuntimeError(f"'group' must have a backend that supports all_to_all on the "
                                f"device of the module, such as 'gloo' on CPUs or 'nccl' on GPUs "
                                f"(got {dist.get_backend(group)!r})") from error
+        # Each process in which the collective fails marks itself in the store of the group and
+        # waits GRACE seconds for the marks of the others; who has none does not respond.
         if absent := _absent(group):
             raise RuntimeError(f"{absent} of {dist.get_world_size()} did not arrive at an exchange "
                                f"in time, because a process has died, has stopped or is slow; "
@@ -42,8 +38,6 @@ def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
 
 @torch.compiler.disable(reason='the store is not a tensor')
 def _absent(group: dist.ProcessGroup) -> str:
-    """Return the subject of an error message, which names the processes of the group that do not
-    respond. Return an empty string if all processes respond."""
     size, present = dist.get_world_size(group), set()
     # A thread makes the call, because the process that hosts the store may never answer.
     caller = Thread(target=_call, args=(group, present), daemon=True)
@@ -56,8 +50,6 @@ def _absent(group: dist.ProcessGroup) -> str:
 
 
 def _call(group: dist.ProcessGroup, present: set[int]) -> None:
-    """Mark this process in the store of the group, wait for the marks of the others, and add the
-    ranks of all marked processes to ``present``."""
     mark, size = 'graphattn failed {}'.format, dist.get_world_size(group)
     try:
         store = group.get_group_store()

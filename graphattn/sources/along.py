@@ -26,9 +26,7 @@ def as_source(source: GraphSource | Pattern | HeadClusters | str) -> GraphSource
 
 def source_of_each(heads: Sequence[Pattern | str | HeadClusters],
                    seed: int | None = 0) -> PatternSource | ContentClusterSource:
-    """Return a source in which head h has the pattern or the clusters ``heads[h]``: a
-    ContentClusterSource if any head has clusters, else a PatternSource. ``seed`` is the seed of
-    random patterns."""
+    """Return a source in which head h has the pattern or the clusters ``heads[h]``."""
     channels = [head.query.size(1) for head in heads if isinstance(head, HeadClusters)]
     return ContentClusterSource(heads, channels[0], seed=seed) if channels else PatternSource(
         heads, seed)

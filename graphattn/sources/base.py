@@ -140,27 +140,15 @@ class GraphSource(nn.Module, Explained, ABC):
 
 
 def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
-    """Return the LogitTerms with the bias and the gate that ``source`` gives to the edges of
-    ``graph``."""
+    """Return the bias and the gate that ``source`` gives to the edges of ``graph``."""
     terms = source.logit_terms(graph)
     return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
 
 
 def copy_beside(source: GraphSource, module: nn.Module,
                 model: nn.Module | None = None) -> GraphSource:
-    """Return a copy of ``source`` with new parameters, on the device of ``module`` and in its
-    dtype.
-
-    Args:
-        source (GraphSource): The source to copy.
-        module (nn.Module): Module whose device and training mode the copy gets.
-        model (nn.Module, optional): The model that contains ``module``. The copy has the dtype of
-            the first floating parameter of ``module``, or of ``model`` if all weights of ``module``
-            are quantised.
-
-    Returns:
-        GraphSource.
-    """
+    """Return a copy of ``source`` with new parameters, on the device and in the dtype of
+    ``module``."""
     source = copy.deepcopy(source).train(module.training)
     source.reset_parameters()
     return source.to(*place_beside(module, model))
@@ -168,32 +156,22 @@ def copy_beside(source: GraphSource, module: nn.Module,
 
 def place_beside(module: nn.Module, model: nn.Module | None = None,
                  ) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return the device and the dtype for new parameters of ``module``, each None if unknown. The
-    arguments are those of :func:`copy_beside`."""
+    """Return the device and the dtype for new parameters of ``module``, each None if unknown."""
     place = next(module.parameters(), None)
     parameters = chain.from_iterable(part.parameters() for part in (module, model or module))
+    # of the model's first floating parameter if all weights of the module are quantised
     dtype = next((each.dtype for each in parameters if is_float(each.dtype)), None)
     return None if place is None else place.device, dtype
 
 
 def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') -> None:
-    """Raise an error unless the pointers ``ptr`` of queries and ``key_ptr`` of keys have the same
-    number of sequences. The message calls ``key_ptr`` by ``name``."""
     if key_ptr.numel() != ptr.numel():
         raise ValueError(f"'{name}' must mark {ptr.numel() - 1} sequences, as 'ptr' does (got "
                          f"{key_ptr.numel() - 1})")
 
 
 def fold_ptr(ptr: Tensor, heads: int, num_tokens: int) -> Tensor:
-    """Return the first node of each head and sequence after heads are folded into nodes.
-
-    Args:
-        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        heads (int): Number of heads that have their own graphs.
-        num_tokens (int): Number of tokens of all sequences.
-
-    Returns:
-        int64 Tensor ``[heads * num_sequences + 1]``, which begins with the sequences of head 0.
-    """
+    """Return the first node of each head and sequence, head 0 first, after folding heads into
+    nodes."""
     first_node = torch.arange(heads, device=ptr.device).unsqueeze(1) * num_tokens
     return torch.cat([ptr[:1], (ptr[1:] + first_node).flatten()])

@@ -168,13 +168,11 @@ class BlockModelSource(GraphSource):
 
     def _with_fixed(self, graph: BipartiteGraph, fixed: BipartiteGraph | None,
                     model: FactorModel) -> BipartiteGraph:
-        """Return ``graph``, which has the sampled edges, joined with the edges of the pattern
-        ``fixed`` in every head. In training, the result also stores ``model``, from which the edges
-        were sampled."""
         has_gradient = self.training and torch.is_grad_enabled()
         if fixed is not None:
             fixed = BipartiteGraph.batch([fixed] * self.heads)
             graph = graph | fixed
+        # in training, with the model from which the edges were sampled
         return SampledGraph(graph, model, fixed) if has_gradient else graph
 
     def _rows(self, factors: tuple[Tensor, Tensor, Tensor], shard: Shard,
@@ -218,9 +216,7 @@ class BlockModelSource(GraphSource):
                 check_layer_dtype(name, x, self.centroid)
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the three factors of the edge probabilities: the memberships of queries in
-        clusters, the mixing between clusters, and the memberships of keys. All heads are folded
-        into nodes."""
+        # memberships of queries, mixing, memberships of keys; heads are folded into nodes
         affinity = _at_least_float(torch.bmm(self.centroid, self.centroid.mT))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
         query_factor, key_factor = self._memberships(query, key)
@@ -240,8 +236,6 @@ class BlockModelSource(GraphSource):
         return {} if graph.edge_gate is None else straight_through(graph, self.estimator)
 
     def _memberships(self, query: Tensor, key: Tensor) -> list[Tensor]:
-        """Return two tensors ``[heads * num_tokens, clusters]``: how much each query and each key
-        belong to each cluster, one head after the other."""
         tokens = torch.cat((query, key)).transpose(0, 1)
         weight1, weight2 = self.weight1, self.weight2
         if self.preset == 'repo':  # only here, because expanding takes time
@@ -263,6 +257,5 @@ class BlockModelSource(GraphSource):
 
 
 def _at_least_float(logit: Tensor) -> Tensor:
-    """Return logits in at least float32, also under autocast, because half precision is too coarse
-    near probabilities 0 and 1."""
+    # Also under autocast, because half precision is too coarse near probabilities 0 and 1.
     return logit.to(torch.promote_types(logit.dtype, torch.float32))

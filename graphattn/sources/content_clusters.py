@@ -167,11 +167,8 @@ class ContentClusterSource(GraphSource):
                                  f"(got shape {tuple(x.shape)})")
 
     def _clusters(self, x: Tensor, side: str) -> Tensor:
-        """Return the cluster of each token in each head that has clusters, int64 ``[heads,
-        num_tokens]``. ``x`` has queries or keys ``[num_tokens, all heads, channels]``, and ``side``
-        says which: ``'query'`` or ``'key'``."""
         with outside_transforms(), without_autocast(x.device):
-            x = unwrap(x)
+            x = unwrap(x)  # [num_tokens, all heads, channels]
             found = [nearest(x[None, :, int(head)], getattr(clusters, side)[None])
                      for head, clusters in self.clusters.items()]
             return torch.cat(found) if found else x.new_empty(0, len(x), dtype=torch.long)
@@ -179,17 +176,8 @@ class ContentClusterSource(GraphSource):
     def _joined(self, fixed: BipartiteGraph, clusters: tuple[Tensor, Tensor],
                 ptrs: tuple[Tensor, Tensor], first: Tensor | None = None,
                 causal: bool = False) -> BipartiteGraph:
-        """Return the graph with the edges of the pattern and the edges between joined clusters.
-
-        Args:
-            fixed (BipartiteGraph): The graph of the pattern.
-            clusters (tuple of Tensor): Cluster of each query and of each key, results of
-                :meth:`_clusters`.
-            ptrs (tuple of Tensor): Where the queries and the keys of each sequence begin.
-            first (Tensor, optional): Position of the first query of each sequence among its keys; 0
-                if omitted.
-            causal (bool): Whether to leave out later keys even if the source is not causal.
-        """
+        # first: position of the first query of each sequence among its keys. causal: leave out
+        # later keys even if the source is not causal.
         if not self.clusters:
             return fixed
         with outside_transforms():
@@ -209,8 +197,7 @@ class ContentClusterSource(GraphSource):
                                            key_ptr=folded_keys, validate=False)
 
     def _limits(self, ptr: Tensor, key_ptr: Tensor, first: Tensor | None) -> Tensor:
-        """Return the last key that each query may attend to in a causal graph, int64
-        ``[num_queries]``: the key at the position of the query."""
+        # the last key that a query may attend to is the key at its own position
         shift = key_ptr[:-1] - ptr[:-1] + (0 if first is None else first)
         of_query = segment_of(ptr)
         own = torch.arange(len(of_query), device=ptr.device) + shift[of_query]
@@ -222,8 +209,7 @@ class ContentClusterSource(GraphSource):
 
 
 class _Buffers(nn.Module):
-    """Buffers with the clusters of one head: the centroids of queries and of keys, ``[clusters,
-    channels]``, and a table of the pairs of clusters that are joined by edges."""
+    """Buffers of one head: centroids of queries and of keys, and a table of joined clusters."""
 
     def __init__(self, clusters: int, channels: int):
         super().__init__()
@@ -240,37 +226,18 @@ class _Buffers(nn.Module):
 
 
 class _SharedRows(NamedTuple):
-    """The keys of each query, as ranges of one list of keys. Queries of the same cluster share a
-    range.
+    """The keys of each query, as ranges of one list of keys; queries of a cluster share a range."""
 
-    Args:
-        begin (Tensor): Where the range of each query begins in ``key``, int64 ``[heads, queries]``.
-        end (Tensor): Where the range ends, shaped like ``begin``.
-        key (Tensor): The keys, ascending within each range, int64.
-    """
-
-    begin: Tensor
-    end: Tensor
-    key: Tensor
+    begin: Tensor  # int64 [heads, queries], into key
+    end: Tensor  # shaped like begin
+    key: Tensor  # int64, ascending within each range
 
 
 def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor], heads: Tensor,
                       ptrs: tuple[Tensor, Tensor], limit: Tensor | None) -> _SharedRows:
-    """Return the keys whose clusters are joined with the cluster of each query, in each head that
-    has clusters. Keys are numbered ``head * num_keys + key``.
-
-    A group contains the tokens of one cluster in one sequence and head. Keys are sorted by group,
-    and each group of queries gets the list of all keys in the groups that it is joined with.
-
-    Args:
-        clusters (tuple of Tensor): Cluster of each query ``[heads, queries]`` and of each key
-            ``[heads, keys]``.
-        tables (sequence of Tensor): For each head, which clusters of queries are joined with which
-            clusters of keys, bool ``[clusters, clusters]``.
-        heads (Tensor): Indices of the heads that have clusters, int64 ``[heads]``.
-        ptrs (tuple of Tensor): Where the queries and the keys of each sequence begin.
-        limit (Tensor, optional): The last key that each query may attend to, int64 ``[queries]``.
-    """
+    # A group contains the tokens of one cluster in one sequence and head. Keys, numbered head *
+    # num_keys + key, are sorted by group, and each group of queries gets the list of all keys in
+    # the groups that it is joined with.
     num_sequences, num_keys, device = ptrs[0].numel() - 1, clusters[1].size(1), heads.device
     sizes = _index([len(table) for table in tables], device)
     base = num_sequences * (sizes.cumsum(0) - sizes)  # the first group of each head
@@ -297,15 +264,8 @@ def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor],
 
 def _joined_groups(present: Tensor, base: Tensor,
                    tables: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """List the joined pairs of a group of queries and a group of keys; :func:`_rows_of_clusters`
-    defines groups. Return two int64 tensors with an entry for each pair: the index in ``present``
-    of the group of queries, ascending, and the number of the group of keys.
-
-    Args:
-        present (Tensor): Numbers of the groups that contain queries, int64, ascending.
-        base (Tensor): Number of the first group of each head, int64 ``[heads]``.
-        tables (sequence of Tensor): As in :func:`_rows_of_clusters`.
-    """
+    # Of each joined pair: the index in present of the group of queries, ascending, and the number
+    # of the group of keys. present: ascending numbers of groups with queries.
     sizes = _index([len(table) for table in tables], base.device)
     head = torch.searchsorted(base, present, right=True) - 1
     cluster = (present - base[head]) % sizes[head]

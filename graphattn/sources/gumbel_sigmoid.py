@@ -7,9 +7,8 @@ from torch import Tensor
 
 
 def add_noise(logit: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return ``logit`` plus logistic noise, which is the difference of two Gumbel noises. The
-    result has at least float32, because half precision has too few values to represent the
-    distribution."""
+    """Return ``logit`` plus logistic noise, which is the difference of two Gumbel noises."""
+    # half precision has too few values to represent the distribution
     dtype = torch.promote_types(logit.dtype, torch.float)
     uniform = torch.rand(logit.shape, generator=generator, dtype=dtype, device=logit.device)
     return logit + uniform.logit()
@@ -17,9 +16,8 @@ def add_noise(logit: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def draw_values(logit: Tensor, temperature: float, generator: torch.Generator | None, *,
                 hard: bool = True) -> Tensor:
-    """Draw the value of a mask for each logit by the Gumbel-sigmoid. Soft values lie between 0 and
-    1, closer to 0 or 1 at a lower ``temperature``. Hard values are exactly 0 or 1, and pass their
-    gradient straight through to the soft values."""
+    """Draw the value of a mask for each logit by the Gumbel-sigmoid, 0 or 1 if ``hard``."""
     noisy_logit = add_noise(logit, generator)
     soft = (noisy_logit / temperature).sigmoid().to(logit.dtype)
+    # hard values pass their gradient straight through to the soft ones
     return (noisy_logit > 0).to(soft.dtype) + (soft - soft.detach()) if hard else soft

@@ -65,12 +65,8 @@ class ClusterKeys:
 
 
 def read_clusters(text: str) -> ClusterKeys | None:
-    """Parse a text such as ``'8 keys of 32 clusters | GlobalTokens(1)'``. Return ``None`` if it
-    does not describe clusters.
-
-    Raises:
-        TypeError, ValueError: A number is out of range, or the text after ``|`` is no pattern.
-    """
+    """Parse ``'8 keys of 32 clusters | GlobalTokens(1)'``, or return ``None`` for a text of other
+    form."""
     found = _NAME.fullmatch(text)
     if found is None:
         return None
@@ -132,15 +128,7 @@ class HeadClusters:
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """Return the number of the nearest centroid of each point.
-
-    Args:
-        points (Tensor): ``[batch, points, channels]``.
-        centroids (Tensor): ``[batch, clusters, channels]``.
-
-    Returns:
-        int64 Tensor ``[batch, points]``.
-    """
+    """Return the nearest centroid of each point, int64 ``[batch, points]``."""
     # |x - c|^2 = |x|^2 - 2 <x, c> + |c|^2, in at least float32, because differences are small.
     dtype = torch.promote_types(torch.promote_types(points.dtype, centroids.dtype), torch.float)
     points, centroids = points.to(dtype), centroids.to(dtype)

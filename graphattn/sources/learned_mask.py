@@ -208,8 +208,7 @@ class LearnedMaskSource(GraphSource):
         return pattern_graph(self._frozen_masks(), None, host_copy(ptr).diff().tolist(), ptr.device)
 
     def _frozen_masks(self) -> tuple[Mask, ...]:
-        """Return the frozen mask of each head. The masks come from a cache if the signs of the
-        logits are unchanged, because freezing 12 masks of 512 x 512 pairs took 99 ms."""
+        # cached while the signs are unchanged: freezing 12 masks of 512 x 512 pairs took 99 ms
         with outside_transforms():
             is_on, frozen = unwrap(self.logit) > 0, self._frozen
             if frozen is None or not _is_same(frozen[0], is_on):

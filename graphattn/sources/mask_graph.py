@@ -20,61 +20,14 @@ __all__ = ['MaskGraph']
 
 
 class MaskGraph(BipartiteGraph):
-    r"""Graph in training whose edges are the pairs that a hard mask turns on. Each head has its own
-    graph.
+    """Graph in training whose edges are the pairs that a hard mask turns on, for each head."""
 
-    A value M, 0 or 1, enters the attention where Eq. 5 and 6 of SparseBERT put it,
-
-    .. math::
-        \alpha_{ij} = \operatorname*{softmax}_j \left( \frac{\langle \mathrm{query}_i,
-        \mathrm{key}_j \rangle}{\sqrt{C}} - c \, (1 - M_{ij}) \right),
-
-    with one difference: a pair of value 0 is no edge and has weight 0 for every c. On edges the
-    bias is 0, and c is the factor of its gradient, :math:`\partial L / \partial M_{ij} = c \,
-    \partial L / \partial \mathrm{score}_{ij}`, summed over all edges of all sequences that share a
-    value. Values that are off get no gradient. Such a value turns on again by chance, or by a
-    penalty on :meth:`norm`, which acts on all values. The ratio of the weight of the penalty to c
-    decides how sparse a mask becomes, unless the optimiser normalises gradients.
-
-    Copies of this graph have the values without their gradient. Methods that return a graph return
-    a plain :class:`BipartiteGraph`.
-
-    Args:
-        values (Tensor): floating ``[heads, layout.num_values]``, 0 or 1. The values may require a
-            gradient.
-        layout (PairLayout): Assigns a value to each pair of tokens.
-        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``. There is a segment
-            for each head and sequence, the sequences of head 0 first.
-        logit_drop (float): The factor c of the gradient, positive.
-
-    Attributes:
-        values, layout: As given.
-        edge_bias (Tensor, optional): Zeros ``[num_edges]`` that are added to the logits and pass
-            their gradient to the values; None if the values need no gradient.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: Sizes do not fit, a value is neither 0 nor 1, a sequence is too long for the
-            layout, or ``logit_drop`` is not positive.
-
-    Source: SparseBERT, Sec. 4.1.
-
-    Example:
-        >>> import torch
-        >>> from graphattn.sources.mask_graph import MaskGraph
-        >>> from graphattn.graphs.pair_layout import DiagonalLayout
-        >>> values = torch.tensor([[0., 1., 0.]], requires_grad=True)
-        >>> graph = MaskGraph(values, DiagonalLayout(5), torch.tensor([0, 5]))
-        >>> graph.to_mask().int()
-        tensor([[1, 1, 1, 1, 1],
-                [1, 0, 1, 0, 1],
-                [1, 1, 0, 1, 1],
-                [1, 0, 1, 0, 1],
-                [1, 1, 1, 1, 1]], dtype=torch.int32)
-        >>> graph.norm().item(), torch.autograd.grad(graph.edge_bias.sum(), values)
-        (20.0, (tensor([[ 0., 40.,  0.]]),))
-    """
-
+    # A value M, 0 or 1, enters as in SparseBERT's Eq. 5 and 6, softmax(score - c (1 - M)), but a
+    # pair of value 0 is no edge and has weight 0 for every c. On edges the bias is 0, and c is the
+    # factor of its gradient, dL / dM = c dL / dscore, summed over all edges that share a value.
+    # Values that are off get no gradient: they turn on again by chance, or by a penalty on norm(),
+    # whose weight relative to c decides how sparse a mask becomes, unless the optimiser normalises
+    # gradients.
     def __init__(self, values: Tensor, layout: PairLayout, ptr: Tensor, *,
                  logit_drop: float = 10.):
         check_kind('layout', layout, PairLayout)
@@ -100,8 +53,7 @@ class MaskGraph(BipartiteGraph):
             self.edge_bias = bias.flatten().index_select(0, value)
 
     def norm(self) -> Tensor:
-        """Return the penalty of SparseBERT's Eq. 7 for the masks of this graph, a scalar with a
-        gradient (:meth:`graphattn.graphs.pair_layout.PairLayout.norm`)."""
+        """Return the penalty of SparseBERT's Eq. 7 for the masks of this graph, with a gradient."""
         return self.layout.norm(self.values)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,16 +66,8 @@ class MaskGraph(BipartiteGraph):
 
 
 def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three tensors for the joint graph of all heads and sequences: where the edges of each
-    query begin, the key of each edge, and the index of the value of each edge. The values of head h
-    have the indices ``h * (num_values + 1)`` and following; the last of them is for pairs that are
-    always on.
-
-    Args:
-        layout (PairLayout): Assigns a value to each pair of tokens.
-        is_on (Tensor): Whether each value is on, bool ``[heads, num_values]``.
-        lengths (list of int): Number of tokens of each sequence.
-    """
+    # Values of head h have the indices h * (num_values + 1) and following; the last of them is for
+    # pairs that are always on.
     heads, num_tokens, width = len(is_on), sum(lengths), layout.num_values + 1
     rows = {length: _rows_of_heads(layout, is_on, length) for length in set(lengths)}
     segments = [(head, length, *rows[length][head]) for head in range(heads) for length in lengths]
@@ -144,9 +88,6 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
 
 def _rows_of_heads(layout: PairLayout, is_on: Tensor,
                    length: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return three tensors for each head, for one sequence of ``length`` tokens: the number of
-    edges of each query, the key of each edge, and the index of the value of each edge within the
-    head."""
     degree, key, value = layout.rows(is_on, length)
     num_pairs = degree.sum(dim=1).tolist()
     return [*zip(degree, key.split(num_pairs), value.split(num_pairs))]

@@ -167,8 +167,7 @@ class PatternSource(GraphSource):
     @torch.compiler.disable(reason='the graph is built from the lengths of sequences')
     def _beside(self, ptr: Tensor, key_ptr: Tensor,
                 generator: torch.Generator | None) -> BipartiteGraph:
-        """Return the graph if the keys, with the sequences ``key_ptr``, are other tokens than the
-        queries. Query i and key i have the same position."""
+        # keys are other tokens than queries; query i and key i have the same position
         spans = [(0, length) for length in host_copy(ptr).diff().tolist()]
         lengths = host_copy(key_ptr).diff().tolist()
         return self.span_graph(lengths, spans, ptr.device, generator=generator)
@@ -241,22 +240,10 @@ Piece = tuple[int, int, int]
 def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequence[int],
                   device: torch.device,
                   spans: Sequence[tuple[int, int]] | None = None) -> BipartiteGraph:
-    """Return the graph of sequences of the given ``lengths``, with one of ``patterns`` for each
-    head, from the cache if possible.
-
-    Args:
-        patterns (sequence of Pattern): One pattern for each head, or one pattern for all heads.
-        seed (int, optional): Seed of random patterns, which require one. Head h has the seed ``seed
-            + h`` modulo 2^64.
-        lengths (sequence of int): Number of tokens of each sequence.
-        device (torch.device): Device of the graph.
-        spans (sequence of tuple, optional): Begin and end of the queries of each sequence whose
-            rows are built; all queries if omitted.
-
-    Returns:
-        BipartiteGraph with a segment for each pattern and sequence. It begins with the sequences of
-        the first pattern.
-    """
+    """Return the graph of sequences with one of ``patterns`` for each head, from the cache if
+    possible."""
+    # Head h has seed + h modulo 2^64. One pattern stands for all heads. The segments of the first
+    # pattern come first. spans: begin and end of the queries whose rows are built.
     parts = _parts(patterns, seed)
     return _kept(parts, _pieces(lengths, spans), device, is_value(parts))
 
@@ -300,8 +287,7 @@ def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None,
 
 
 def _exceeds_cache(lengths: Sequence[int], heads: int) -> bool:
-    """Return whether the complete graph of these sequences is too large for the cache with all its
-    edges listed. Then every call would list the edges again."""
+    # all edges listed, which every call would do again
     num_bytes = 2 * sum(length * length for length in lengths) * heads
     return num_bytes > GRAPHS.max_bytes // 4
 
@@ -325,18 +311,7 @@ def _batch(graphs: list[BipartiteGraph], device: torch.device) -> BipartiteGraph
     schema='(Tensor ptr, SymInt num_tokens, str[] patterns, int? seed) -> (Tensor, Tensor)')
 def pattern_rows(ptr: Tensor, num_tokens: int, patterns: Sequence[str],
                  seed: int | None) -> tuple[Tensor, Tensor]:
-    """Return the rows of the graph that :func:`pattern_graph` builds.
-
-    Args:
-        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        num_tokens (int): Number of tokens of all sequences.
-        patterns (sequence of str): Expressions for :func:`graphattn.patterns.parse`.
-        seed (int, optional): Seed of random patterns.
-
-    Returns:
-        A pair: where the edges of each query begin, int64 ``[len(patterns) * num_tokens + 1]``, and
-        the key of each edge, uint16, int32 or int64 ``[num_edges]``.
-    """
+    """Return the CSR rows of the graph that :func:`pattern_graph` builds for expressions."""
     check_ptr('ptr', ptr, num_tokens, ptr.device)
     lengths = host_copy(ptr).diff().tolist()
     graph = pattern_graph(tuple(map(_parse, patterns)), seed, lengths, ptr.device)
@@ -357,8 +332,6 @@ _parse = lru_cache(maxsize=128)(parse)  # expressions of at most MAX_CHARACTERS 
 
 
 def _expressions(patterns: Sequence[Pattern]) -> list[str] | None:
-    """Return a list of expressions that parse to ``patterns``, or None if a pattern has no
-    expression."""
     try:
         expressions = [repr(pattern) for pattern in patterns]
         is_short = sum(map(len, expressions)) <= MAX_CHARACTERS

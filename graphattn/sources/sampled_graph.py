@@ -16,23 +16,10 @@ from graphattn.samplers import FactorModel
 
 
 class SampledGraph(BipartiteGraph):
-    """Graph whose edges were drawn in training, together with the model that they were drawn from.
-    The graph may also have fixed edges, which are always present.
+    """Graph whose edges were drawn in training, with the model that they were drawn from."""
 
-    The probabilities of the edges are computed when :attr:`edge_prob` is first read. Most losses
-    never read the probabilities, because they need only their gradient, which :attr:`edge_gate`
-    passes on. Copies of this graph, and graphs that its methods return, are plain graphs that store
-    the probabilities.
-
-    Args:
-        edges (BipartiteGraph): All edges, drawn and fixed, with the segments of ``model``.
-        model (FactorModel): The probabilities that edges were drawn from.
-        fixed (BipartiteGraph, optional): Edges of probability 1.
-
-    Attributes:
-        model, fixed: As given.
-    """
-
+    # The probabilities are computed when edge_prob is first read. Most losses never read them,
+    # because they need only their gradient, which edge_gate passes on.
     def __init__(self, edges: BipartiteGraph, model: FactorModel,
                  fixed: BipartiteGraph | None = None):
         vars(self).update(vars(edges))

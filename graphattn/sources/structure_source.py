@@ -104,8 +104,6 @@ class StructureSource(GraphSource):
         return GRAPHS.get(cache_key, lambda: graph | structure)
 
     def _structure(self, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
-        """Return the graph of the edges of the data, with a copy for each head if each head has its
-        own graph. The graph is cached, so that all layers share it."""
         heads, edges = self.heads if self.per_head else 1, identity_of(self.edges)
         place = heads, *host_copy(ptr).tolist()
         cache_key = None if edges is None else (*edges, 'structure', *place)
@@ -125,8 +123,7 @@ class StructureSource(GraphSource):
 
 
 def check_among_tokens(edges: Edges, device: torch.device, key_ptr: Tensor | None) -> None:
-    """Raise a ValueError unless the edges of the data are on ``device`` and ``key_ptr`` is None,
-    because the edges join tokens that are both queries and keys."""
+    """Raise unless edges of the data are on ``device``, and all tokens are queries and keys."""
     if key_ptr is not None:
         raise ValueError("'key_ptr' must be None with edges of the data, because these edges join "
                          "tokens that are both queries and keys; omit 'key_ptr'")
@@ -136,11 +133,7 @@ def check_among_tokens(edges: Edges, device: torch.device, key_ptr: Tensor | Non
 
 
 def graph_of_edges(edges: Edges, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
-    """Return edges of the data as a BipartiteGraph with a segment for each sequence.
-
-    Raises:
-        ValueError: A node is out of range, or an edge joins two sequences.
-    """
+    """Return edges of the data as a BipartiteGraph with a segment for each sequence."""
     try:
         graph = sort_edges(edges, num_tokens, num_tokens).graph
     except RepeatedEdges:  # repeated edges without values can be merged

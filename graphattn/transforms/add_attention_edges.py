@@ -116,8 +116,6 @@ class AddAttentionEdges(BaseTransform):
         return data
 
     def _attributes(self, data: Data) -> list[str]:
-        """Return the names of the edge attributes that ``fill`` has values for. Raise a ValueError
-        if ``data`` has an edge attribute that ``fill`` lacks."""
         known = {'edge_attr', 'edge_weight'} & set(data.keys())
         known |= {name for name in data.edge_attrs() if 'edge' in name and 'index' not in name}
         missing = sorted(known - {'edge_type'} - self.fill.keys())

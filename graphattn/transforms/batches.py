@@ -14,8 +14,8 @@ def check_data(data: Data) -> None:
 
 
 def put(data: Data, name: str, values: Tensor, slices: Tensor, shift: Tensor | None = None) -> None:
-    """Set ``data[name]``, of which the entries from ``slices[i]`` to ``slices[i + 1]`` belong to
-    graph i, and contain numbers that are ``shift[i]`` larger than in this graph alone."""
+    """Set ``data[name]``, given the ``slices`` of graphs and by how much their numbers are
+    shifted."""
     data[name] = values
     if hasattr(data, '_slice_dict'):  # PyG reads only this when it takes a batch apart
         shift = None if shift is None else shift.cpu()

@@ -126,8 +126,7 @@ def _adjacency(data: Data) -> sp.csr_array:
 
 
 def _check_undirected(adjacency: sp.csr_array, data: Data) -> None:
-    """Raise an error unless both directions of each edge have the same weight, up to the rounding
-    of float32."""
+    # up to the rounding of float32
     difference = abs(adjacency - adjacency.T) - 1e-5 * adjacency
     if adjacency.nnz and difference.max() > 0:
         column, row = divmod(int(difference.argmax()), adjacency.shape[0])
@@ -138,8 +137,6 @@ def _check_undirected(adjacency: sp.csr_array, data: Data) -> None:
 
 
 def _eigenvectors(scaled: sp.csr_array, root: np.ndarray, count: int) -> np.ndarray:
-    """Return the ``count`` eigenvectors of ``I - scaled`` with the smallest eigenvalues, except the
-    trivial eigenvector ``root``."""
     size, trivial = len(root), root / max(np.linalg.norm(root), np.finfo(float).tiny)
     # The trivial eigenvalue is raised from 0 to 3, above all others, which are at most 2.
     if size <= max(MAX_DENSE, 8 * count):
@@ -154,8 +151,7 @@ def _eigenvectors(scaled: sp.csr_array, root: np.ndarray, count: int) -> np.ndar
 
 
 def _signs(vectors: np.ndarray) -> np.ndarray:
-    """Return the sign of each column of ``vectors`` that makes its largest entry positive, 1 or -1.
-    Among entries that are equal up to rounding, the first one decides."""
+    # The largest entry becomes positive; among those equal up to rounding, the first decides.
     size = abs(vectors)
     first = (size >= (1 - 1e-6) * size.max(axis=0)).argmax(axis=0)
     return np.where(vectors[first, np.arange(vectors.shape[1])] < 0, -1., 1.)

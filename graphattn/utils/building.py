@@ -21,9 +21,9 @@ _NEW = {torch.arange, torch.empty, torch.empty_like, torch.eye, torch.full, torc
 
 
 class BoundedBuilding(TorchFunctionMode):
-    """Context in which modules are built for ``weights``, and which raises a ValueError before
-    memory is taken for far more tensors or bytes than these weights have."""
+    """Context in which modules are built for the weights of a file."""
 
+    # Sizes in a config that need far more tensors or bytes raise before memory is taken.
     def __init__(self, weights: Iterable[Tensor]):
         super().__init__()
         sizes = [weight.nbytes for weight in weights]

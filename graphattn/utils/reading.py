@@ -202,10 +202,9 @@ def check_aliases(text: str) -> None:
 
 
 def _yaml_loader() -> type:
-    """Return the safe loader of YAML that is written in C, or the one in Python if PyYAML was
-    built without C."""
     import yaml
 
+    # PyYAML may be built without C
     return getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 
 

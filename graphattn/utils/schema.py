@@ -32,8 +32,8 @@ class Between(NamedTuple):
 
 
 class Array(NamedTuple):
-    """An array whose dtype is one of ``kinds``, with numbers from ``least`` to ``most``. Names in
-    ``shape`` are sizes that all arrays of a file share."""
+    """An array of dtypes ``kinds``; names in ``shape`` are sizes that all arrays of a file
+    share."""
 
     kinds: str
     shape: tuple[str | int, ...]
@@ -43,8 +43,7 @@ class Array(NamedTuple):
 
 
 def check_schema(found: Any, schema: Any, where: str, sizes: dict[str, int] | None = None) -> None:
-    """Raise a ValueError that begins with ``where`` and names the field, unless the content of a
-    file fits a schema. ``sizes`` has the sizes of arrays that are known, by name."""
+    """Raise an error, beginning with ``where``, unless the content of a file fits a schema."""
     try:
         _check(found, schema, '', {} if sizes is None else sizes)
     except RecursionError as error:
@@ -83,7 +82,7 @@ def _check(found: Any, schema: Any, name: str, sizes: dict[str, int]) -> None:
 
 
 def _is_kind(found: Any, schema: Any) -> bool:
-    """Return whether a value fits a schema, without the entries of lists, dicts and arrays."""
+    # without the entries of lists, dicts and arrays
     if isinstance(schema, dict | list):
         return isinstance(found, dict if isinstance(schema, dict) else list | tuple)
     if isinstance(schema, range):

@@ -95,7 +95,6 @@ def importing(words: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _imported(name: str) -> str:
-    """Import a module or a file of the user, and return the name of the module."""
     file = Path(name).resolve() if name.endswith('.py') else None
     module, folder = (file.stem, file.parent) if file else (name, Path.cwd())
     if str(folder) not in sys.path:  # at the end, so that the folder hides no other package
