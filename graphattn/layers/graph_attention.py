@@ -339,9 +339,10 @@ def sources_of_layers(
     source: GraphSource | Pattern | str | list[GraphSource | Pattern | str] | None, heads: int,
     num_layers: int, causal: bool = False,
 ) -> list[GraphSource | None]:
-    """Return a checked source for each layer: its own in a list, or the same one in all layers."""
-    sources = source if isinstance(source, list | tuple) else [source] * num_layers
-    if len(sources) != num_layers:
+    """Return a checked source for each layer, or a list of one source, which all layers have."""
+    is_one = not isinstance(source, list | tuple)
+    sources = [source] if is_one else source
+    if not is_one and len(sources) != num_layers:
         raise ValueError(f"'source' must be one source, or a list of {num_layers} sources, one for "
                          f"each layer (got {len(sources)} sources)")
     if source is not None and any(one is None for one in sources):

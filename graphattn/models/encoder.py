@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from functools import partial
+from itertools import cycle, islice
 from typing import Literal
 
 import torch
@@ -160,7 +161,7 @@ num_segments=2, density=32.4%))
         check_number('embedding_std', embedding_std, 'positive and finite')
         if padding_token is not None:
             check_size('padding_token', padding_token, at_most=num_tokens - 1)
-        sources = [source] * num_layers
+        sources = [source]
         if attention is None:
             if causal and source is None:
                 raise ValueError("'causal' must be False for an encoder with source=None (got "
@@ -212,7 +213,7 @@ num_segments=2, density=32.4%))
                          dropout=dropout, attention_dropout=attention_dropout,
                          activation=activation, norm_first=norm_first, norm_eps=norm_eps, hops=hops,
                          teleport=teleport, learn_teleport=learn_teleport, backend=backend)
-            for own in sources)
+            for own in islice(cycle(sources), num_layers))
         self.norm = nn.LayerNorm(channels, eps=norm_eps)
         if not share_source and (source is not None or attention is not None):
             for layer in self.layers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import cycle, islice
 from typing import Literal
 
 import torch
@@ -174,7 +175,7 @@ class GraphTransformer(nn.Module, Explained):
             self.encoding = nn.Linear(size, channels)
         self.virtual_nodes = nn.Embedding(virtual_nodes, channels) if virtual_nodes else None
         self.layers = nn.ModuleList()
-        for one in sources:
+        for one in islice(cycle(sources), num_layers):
             conv = None if local is None else _local(local, channels, heads,
                                                      self.edge_encoder is not None)
             own = copy.deepcopy(attention)

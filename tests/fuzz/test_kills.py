@@ -30,7 +30,8 @@ def train(folder, report):
     plugin = checkpoints.DurableCheckpoints()
     while step < STEPS:
         step, weight = step + 1, weight * FACTOR + step
-        plugin.save_checkpoint({**dict.fromkeys(TRAINING_STATE, {}), 'global_step': step,
+        plugin.save_checkpoint({**dict.fromkeys(TRAINING_STATE, {}), 'epoch': 0,
+                                'global_step': step,
                                 'state_dict': {'weight': weight}}, folder / LAST)
         os.write(report, bytes([step]))
 

@@ -104,7 +104,7 @@ def test_study(out, monkeypatch, measured_in_forks):
     monkeypatch.setattr(costs, 'measure', lambda *args: pytest.fail('measured again'))
     costs.main('smoke', out)  # what was measured is taken as it is
     monkeypatch.setattr(costs, 'measure', lambda *args: measured['rows'])
-    (folder / 'measured' / '128.json').write_text(json.dumps(measured | {'asked': 'other'}))
+    (folder / 'measured' / '128.json').write_text(json.dumps(measured | {'asked': {}}))
     costs.main('smoke', out)
     assert json.loads((folder / 'measured' / '128.json').read_text()) == measured
 
