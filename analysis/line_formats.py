@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def read_metis(path: Path) -> ListedGraph:
     Raises:
         ValueError: The file has another format.
     """
-    lines = [line.split() for _, line in read_lines(path) if not line.startswith('%')]
+    everything = [line for _, line in read_lines(path)]
+    lines = [line.split() for line in everything if not line.startswith('%')]
     header = list(map(int, lines[0])) if lines and all(map(str.isdecimal, lines[0])) else []
     if not 2 <= len(header) <= 4:
         raise ValueError("expected the numbers of nodes and edges on the first line of a METIS "
@@ -66,7 +68,15 @@ def read_metis(path: Path) -> ListedGraph:
                          f'(got {len(lines) - 1:,} lines and {len(edges):,} neighbours)')
     weights = [weight_of(cell) for row in rows for cell in row[of_nodes + 1::step]]
     edges, first = np.unique(np.sort(edges, axis=1), axis=0, return_index=True)
-    return _counted(edges, num_nodes, False, np.array(weights)[first] if step == 2 else None)
+    left_out = {'comment line{0}': len(everything) - len(lines),
+                'size{0} or weight{0} of nodes': of_nodes * num_nodes}
+    return _counted(edges, num_nodes, False, np.array(weights)[first] if step == 2 else None,
+                    left_out=_told(left_out))
+
+
+def _told(left_out: Mapping[str, int]) -> list[str]:
+    return [f'{count:,} {what.format("s" * (count > 1))}'
+            for what, count in left_out.items() if count]
 
 
 def _counted(edges: np.ndarray, num_nodes: int, is_directed: bool,
@@ -86,20 +96,22 @@ def read_dimacs(path: Path) -> ListedGraph:
     Raises:
         ValueError: The file has another format.
     """
-    kind, num_nodes, ends, weights, num_comments = None, 0, [], [], 0
+    kind, num_nodes, ends, weights, left_out = None, 0, [], [], Counter()
     for number, line in read_lines(path):
         cells = line.split()
         try:
             match cells:
                 case ['c', *_]:
-                    num_comments += 1
+                    left_out['comment line{0}'] += 1
                 case ['p', ('edge' | 'edges' | 'col' | 'sp') as kind, nodes, _]:
                     num_nodes = int(nodes)
                     check_num_tokens(num_nodes)
                 case ['e' | 'a', source, target, *weight] if kind and len(weight) < 2:
                     ends.append((int(source) - 1, int(target) - 1))
                     weights.append(weight_of(weight[0]) if weight else 1.)
-                case ['n', *_] | []:
+                case ['n', *_]:
+                    left_out['line{0} of nodes (n)'] += 1
+                case []:
                     pass
                 case _:
                     raise ValueError("expected a line that begins with c, p, n, e or a, followed "
@@ -109,8 +121,8 @@ def read_dimacs(path: Path) -> ListedGraph:
     if not kind:
         raise ValueError("expected a line 'p edge NODES EDGES' or 'p sp NODES ARCS' before the "
                          "edges")
-    comments = [f'{num_comments:,} comment lines'] if num_comments else []
-    return _counted(as_edges(ends), num_nodes, kind == 'sp', np.array(weights), left_out=comments)
+    return _counted(as_edges(ends), num_nodes, kind == 'sp', np.array(weights),
+                    left_out=_told(left_out))
 
 
 def read_konect(path: Path) -> ListedGraph:
@@ -154,12 +166,15 @@ def read_pajek(path: Path) -> ListedGraph:
         ValueError: The file has another format, or contains several graphs or a matrix.
     """
     section, names, ends, weights, num_left, has_arcs = '', {}, [], [], None, False
+    left_out = Counter()
     for number, line in read_lines(path):
         cells = [quoted or plain for quoted, plain in _PAJEK_CELL.findall(line)]
         try:
-            if not cells or is_comment_line(line) or cells[0].lower() == '*network':
+            if is_comment_line(line):
+                left_out['comment line{0}'] += 1
+            elif not cells or cells[0].lower() == '*network':
                 continue
-            if cells[0].startswith('*'):
+            elif cells[0].startswith('*'):
                 section = _pajek_section(cells[0], is_first=not names)
                 has_arcs |= section.startswith('*arcs')
                 if section == '*vertices':
@@ -167,10 +182,13 @@ def read_pajek(path: Path) -> ListedGraph:
                     num_left = int(cells[2]) if len(cells) > 2 else None
             elif section == '*vertices':
                 names[_pajek_node(cells[0], names)] = cells[1] if len(cells) > 1 else cells[0]
+                left_out['node{0} with coordinates or other words'] += len(cells) > 2
             else:
                 found = _pajek_edges(section, cells, names)
                 ends += found[0]
                 weights += found[1]
+                left_out['edge{0} with words after the weight'] += (
+                    len(cells) > 3 and not section.endswith('list'))
         except (ValueError, IndexError) as error:
             raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
     if not section:
@@ -180,7 +198,8 @@ def read_pajek(path: Path) -> ListedGraph:
     if not has_arcs:  # both directions of each edge are listed, so the graph is undirected
         is_first = edges[:, 0] <= edges[:, 1]
         edges, weights = edges[is_first], weights[is_first]
-    return ListedGraph(list(names.values()), edges, has_arcs, weights, parts)
+    return ListedGraph(list(names.values()), edges, has_arcs, weights, parts,
+                       left_out=_told(left_out))
 
 
 def _pajek_section(mark: str, is_first: bool) -> str:

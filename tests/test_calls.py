@@ -11,17 +11,18 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch, Data
 
-from graphattn import layers, models, patterns, sources
+from graphattn import layers, models, patterns, sources, transforms
 from graphattn.graphs.pair_layout import LAYOUTS
 from graphattn.layers import GraphAttention, GraphTransformerConv
 from graphattn.patterns import Pattern, SlidingWindow, parse
+from graphattn.samplers import FactorModel
 from graphattn.sources import GraphSource
 from tests.modules import CASES, INPUTS
 
-BUILT = {name: getattr(module, name) for module in (patterns, sources, layers, models)
+BUILT = {name: getattr(module, name) for module in (patterns, sources, layers, models, transforms)
          for name in module.__all__ if inspect.isclass(getattr(module, name))}
 OTHERS = {'ClusterKeys', 'HeadClusters'}  # which sources make of graphs
-BUILT = {name: kind for name, kind in {**BUILT, **LAYOUTS}.items()
+BUILT = {name: kind for name, kind in {**BUILT, **LAYOUTS, 'FactorModel': FactorModel}.items()
          if name not in OTHERS and not inspect.isabstract(kind)}
 MODULES = {name: kind for name, kind in BUILT.items() if issubclass(kind, nn.Module)}
 

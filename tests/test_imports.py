@@ -55,7 +55,7 @@ MAY_IMPORT = {
     'decoding': GROUND | {'functional', 'placement'},
     # What examines kernels is imported by none of them.
     'testing': {'graphs', 'patterns', 'ops', 'functional'},
-    'transforms': {'_checks', '_tensors', 'graphs', 'patterns'},
+    'transforms': {'_checks', '_explained', '_tensors', 'graphs', 'patterns'},
     'experiments.signals': set(),
     'experiments': {'experiments.runs', 'experiments.signals'},
     'experiments.runs': ALL | {'experiments.signals'},

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from experiments.data.cifar import raster
 from experiments.data.sequences import SequenceData, Sequences, SequenceSource, check_at_least
-from experiments.data.what_was_read import listed
+from experiments.data.what_was_read import listed, number_of, tell, unread
 from graphattn.utils.files import new_folder
 from graphattn.utils.reading import check_arrays
 
@@ -115,13 +115,15 @@ def read_array(path: Path) -> np.ndarray:
     try:
         check_arrays(path)
         with np.load(path, allow_pickle=False) as file:
-            images = file['data']
+            names, images = file.files, file['data']
     except Exception as error:  # NumPy and zipfile raise many types of errors
         raise ValueError(f"{path} cannot be read as an array of images ({error}); remove or "
                          f"replace this file") from error
     if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != BYTES:
         raise ValueError(f"{path}: expected 'data' as uint8 of shape [num_images, {BYTES}] (got "
                          f"{images.dtype} of shape {images.shape})")
+    if others := unread(names, ('data',), 'arrays'):
+        tell(path, number_of('image', len(images)), others)
     return images
 
 

@@ -25,7 +25,7 @@ from graphattn.functional.recursion import (
     check_teleport,
     is_one_hop,
 )
-from graphattn.graphs.from_pyg import sort_edges
+from graphattn.graphs.from_pyg import SortedEdges, sort_edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.layers.message_passing import has_hooks, hooks_on, overrides
 from graphattn.ops import Backend, LogitTerms
@@ -170,7 +170,7 @@ class EdgeAttention(MessagePassing, Explained):
         Raises:
             ValueError, TypeError: See :func:`graphattn.functional.edge_attention` and
                 :func:`graphattn.functional.attention_diffusion`. A ValueError is also raised if
-                ``edge_index`` contains an edge twice.
+                ``graph`` contains an edge twice.
         """
         if not isinstance(graph, BipartiteGraph):
             query, key, value = _ends(query, key, value)
@@ -187,7 +187,7 @@ class EdgeAttention(MessagePassing, Explained):
             return self._explicit(query, key, value, graph, terms, teleport, placement,
                                   return_attention_weights)
         if not isinstance(graph, BipartiteGraph):
-            edges = sort_edges(graph, query.size(0), key.size(0))
+            edges = _sorted(graph, query.size(0), key.size(0))
             graph = edges.graph
             check_edge_values('edge_bias', edge_bias, query, graph)
             check_edge_values('edge_gate', edge_gate, query, graph)
@@ -322,5 +322,11 @@ def _edges_in_given_order(
     if isinstance(graph, BipartiteGraph):
         return torch.stack([graph.key, graph.query]), graph
     edge_index = graph.as_tensor() if isinstance(graph, EdgeIndex) else graph
-    graph, _ = BipartiteGraph.from_edge_index(edge_index, num_queries, num_keys, return_perm=True)
-    return edge_index, graph
+    return edge_index, _sorted(edge_index, num_queries, num_keys).graph
+
+
+def _sorted(edges: Tensor, num_queries: int, num_keys: int) -> SortedEdges:
+    try:
+        return sort_edges(edges, num_queries, num_keys)
+    except (TypeError, ValueError) as error:  # which name the argument of from_edge_index
+        raise type(error)(str(error).replace("'edge_index", "'graph")) from None

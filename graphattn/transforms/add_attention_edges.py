@@ -8,6 +8,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from graphattn._checks import check_kind, check_seed, check_size
+from graphattn._explained import Explained
 from graphattn._tensors import row_pointer
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pyg_data import ptr_of
@@ -16,7 +17,7 @@ from graphattn.patterns import Pattern, parse
 from graphattn.transforms.batches import check_data, put
 
 
-class AddAttentionEdges(BaseTransform):
+class AddAttentionEdges(BaseTransform, Explained):
     """Add the edges of a pattern to a graph, or to each graph of a batch.
 
     With ``attr_name``, the edges of the pattern become a separate attribute of the data, and the

@@ -6,11 +6,12 @@ import torch
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform
 
+from graphattn._explained import Explained
 from graphattn.graphs.pyg_data import ptr_of
 from graphattn.transforms.batches import check_data, put
 
 
-class RandomSignFlip(BaseTransform):
+class RandomSignFlip(BaseTransform, Explained):
     """Multiply each column of the encoding of a graph by 1 or -1 at random.
 
     The sign of an eigenvector is arbitrary, so a model should be trained with random signs. Use

@@ -180,6 +180,13 @@ FORMS = [
     Form('a.txt', PAJEK.partition('*Arcs')[0], 'Ann_B-Bo|', ('undirected', '1 isolated'), 1),
     Form('a.net', '*vertices 4\n*Arcslist\n1 2 3\n*Edgeslist\n4 1\n', '1>2 1>3 4-1', ('directed',)),
     Form('written.net', by(nx.write_pajek, nx.relabel_nodes(CYCLE, str)), SIX, ('6 edges',)),
+    # What no graph has.
+    Form('a.net', '*Vertices 3\n1 a 0 1\n2 b\n3 c 0 1 box\n% x\n*Edges\n1 2 1 c Red\n2 3\n',
+         'a-b b-c', ('left out: 2 nodes with coordinates or other words, 1 comment line, 1 edge',)),
+    Form('a.metis', '% x\n3 2 10 2\n5 5 2\n5 5 1 3\n5 5 2\n', '1-2 2-3',
+         ('left out: 1 comment line, 6 sizes or weights of nodes',)),
+    Form('a.col', 'c x\np edge 3 2\nn 1 4\nn 2 5\ne 1 2\ne 2 3\n', '1-2 2-3',
+         ('left out: 1 comment line, 2 lines of nodes (n)',)),
     Form('a.mtx', by(lambda m, p: scipy.io.mmwrite(p, m), sp.coo_array(np.eye(3)[[1, 2, 0]])),
          '1>0 2>1 0>2', ('Matrix Market', 'rows are queries')),
     Form('a.mtx.gz', packed('%%MatrixMarket matrix coordinate pattern symmetric\n'

@@ -92,11 +92,15 @@ def test_values_of_other_edges_are_refused():
             EdgeAttention()(query, query, query, edges, edge_bias=torch.zeros(size))
 
 
-def test_a_repeated_edge_is_an_error():
+@pytest.mark.parametrize('explicit', [False, True])
+@pytest.mark.parametrize('edges, error, match', [
+    (torch.tensor([[0, 1, 0], [0, 2, 0]]), ValueError, 'each edge only once.*3 edges, 2 of them'),
+    (torch.tensor([[0, 3], [0, 0]]), ValueError, ''), (torch.zeros(3, 2).long(), ValueError, ''),
+    (torch.zeros(2, 2), TypeError, '')])
+def test_edges_that_are_wrong_are_blamed_on_the_graph(edges, error, match, explicit):
     query = torch.randn(3, 1, 2)
-    edges = torch.tensor([[0, 1, 0], [0, 2, 0]])
-    with pytest.raises(ValueError, match='each edge only once.*3 edges, 2 of them'):
-        EdgeAttention()(query, query, query, edges)
+    with pytest.raises(error, match=rf"^'graph(\[0\])?' must.*{match}"):
+        EdgeAttention()(query, query, query, edges, return_attention_weights=explicit)
 
 
 @pytest.mark.parametrize('explicit', [False, True])

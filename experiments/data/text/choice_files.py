@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.data.text.csv_rows import csv_rows
-from experiments.data.text.question_files import QuestionData, read_file, read_parts, value_of
-from experiments.data.what_was_read import readable
+from experiments.data.text.question_files import (
+    QuestionData,
+    read_file,
+    read_parts,
+    tell_unused,
+    value_of,
+)
+from experiments.data.what_was_read import number_of, readable
 
 NUM_ENDINGS = 4
+_WIKI_HOP = dict.fromkeys(('id', 'query', 'answer', 'candidates', 'supports'), {})
 
 
 class ChoiceQuestion(NamedTuple):
@@ -122,7 +129,8 @@ def _swag_rows(path: str) -> Iterator[ChoiceQuestion]:
 
 
 def _hop_rows(path: str) -> Iterator[ChoiceQuestion]:
-    for number, row in enumerate(read_file(path, list)):
+    rows = read_file(path, list)
+    for number, row in enumerate(rows):
         where = f'{path}, [{number}]'
         query, answer = (value_of(row, name, str, where) for name in ('query', 'answer'))
         choices, documents = (tuple(value_of(row, name, list, where))
@@ -134,3 +142,4 @@ def _hop_rows(path: str) -> Iterator[ChoiceQuestion]:
             raise ValueError(f"{where}: expected an answer from 'candidates' (got {answer!r:.60})")
         yield ChoiceQuestion(value_of(row, 'id', str, where), query.replace('_', ' '), choices,
                              documents, choices.index(answer))
+    tell_unused(path, number_of('question', len(rows)), rows, _WIKI_HOP)

@@ -114,7 +114,7 @@ class Hyperpartisan(DocumentSource):
 
     def read(self) -> Collection:
         truth = {article.id: _truth(article, self.labels)
-                 for article in _read_articles(self.labels)}
+                 for article in _read_articles(self.labels, 'hyperpartisan')}
         documents = {}
         for article in _read_articles(self.articles):
             where = f'{self.articles}, line {article.line}'
@@ -337,16 +337,12 @@ class _Article(NamedTuple):
 _WEB_ADDRESS = re.compile(r'(https?://|www\.)\S+')
 
 
-def _read_articles(path: str) -> list[_Article]:
-    """Return the ``<article>`` elements of a file. Each id occurs once.
-
-    Raises:
-        ValueError: The file cannot be read, is not well-formed XML in UTF-8, has a document type
-            declaration, or an article has no unique id.
-    """
+def _read_articles(path: str, *used: str) -> list[_Article]:
+    """Return the articles of a file, and print its attributes that are neither ids nor ``used``."""
     articles: dict[int, _Article] = {}
     open_article: tuple[int, dict[str, str], int] | None = None
     text: list[str] = []
+    names: dict[str, None] = {}
     parser = expat.ParserCreate('utf-8')  # overrides the file's declaration
     parser.buffer_text = True
 
@@ -356,6 +352,7 @@ def _read_articles(path: str) -> list[_Article]:
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal open_article
         text.append(' ' if name == 'p' else '')
+        names.update(dict.fromkeys(f'{name}.{key}' for key in attributes))
         if name != 'article':
             return
         number = attributes.get('id', '')
@@ -390,6 +387,8 @@ def _read_articles(path: str) -> list[_Article]:
                          f'({expat.errors.messages[error.code]})') from error
     if not articles:
         raise ValueError(f"{path}: expected at least one article (got none)")
+    if others := unread(names, [f'article.{key}' for key in ('id', *used)], 'attributes'):
+        tell(path, number_of('article', len(articles)), others)
     return list(articles.values())
 
 

@@ -13,12 +13,22 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from experiments.data.text.answers import trivia_words
-from experiments.data.what_was_read import readable
+from experiments.data.what_was_read import number_of, readable, tell, unread
 from graphattn.utils.reading import json_value, read_text
 
 MAX_FILE = 2**31  # maximum bytes of a file; TriviaQA's web questions have 700 MB
 MAX_SPANS = 64  # maximum number of answers per document, as in Longformer
 MAX_NAMED = 20
+# The keys that are read, and those of the objects below each.
+_SQUAD = {'data': {'paragraphs': {'context': {}, 'qas': {
+    'id': {}, 'question': {}, 'is_impossible': {}, 'answers': {'text': {}, 'answer_start': {}}}}}}
+_PAGE = {'Filename': {}, 'DocPartOfVerifiedEval': {}}
+_TRIVIA_ROW = {
+    'QuestionId': {}, 'Question': {}, 'QuestionPartOfVerifiedEval': {}, 'EntityPages': _PAGE,
+    'Answer': dict.fromkeys(('Value', 'Aliases', 'NormalizedAliases', 'HumanAnswers'), {})}
+_TRIVIA = {
+    'Wikipedia': {'Domain': {}, 'VerifiedEval': {}, 'Data': _TRIVIA_ROW},
+    'Web': {'Domain': {}, 'VerifiedEval': {}, 'Data': {**_TRIVIA_ROW, 'SearchResults': _PAGE}}}
 
 
 class Question(NamedTuple):
@@ -126,7 +136,7 @@ class TriviaQa(QuestionSource):
         file = read_file(path, dict)
         is_verified = value_of(file, 'VerifiedEval', bool, path)
         domain = value_of(file, 'Domain', str, path)
-        if domain not in ('Wikipedia', 'Web'):
+        if domain not in _TRIVIA:
             raise ValueError(f"{path}: expected Wikipedia or Web as 'Domain' (got {domain!r:.60})")
         questions = []
         rows = value_of(file, 'Data', list, path)
@@ -148,6 +158,7 @@ class TriviaQa(QuestionSource):
                     value_of(row, 'Question', str, where), tuple(text for _, text, _ in kept),
                     tuple((number_of_page[name], *span) for name, _, spans in kept
                           for span in spans), accepted))
+        tell_unused(path, number_of('question', len(questions)), file, _TRIVIA[domain])
         return questions
 
     def _pages(self, row: dict, domain: str, is_verified: bool,
@@ -197,8 +208,8 @@ def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
 
 
 def _squad_questions(path: str) -> Iterator[Question]:
-    misplaced = []
-    articles = value_of(read_file(path, dict), 'data', list, path)
+    misplaced, file = [], read_file(path, dict)
+    articles = value_of(file, 'data', list, path)
     for a, article in enumerate(articles):
         for p, paragraph in enumerate(value_of(article, 'paragraphs', list, f'{path}, data[{a}]')):
             where = f'{path}, data[{a}].paragraphs[{p}]'
@@ -208,6 +219,7 @@ def _squad_questions(path: str) -> Iterator[Question]:
                 if question.accepted and not question.spans:
                     misplaced.append(question.id)
                 yield question
+    tell_unused(path, number_of('article', len(articles)), file, _SQUAD)
     if misplaced:
         warnings.warn(f'{path}: {len(misplaced)} questions are excluded from training, because '
                       f'their answers are not at the stated positions: {listed(misplaced)}',
@@ -305,6 +317,21 @@ def read_file(path: str, kind: type) -> Any:
     """
     with readable(f'{path} cannot be read'):
         return json_value(read_text(Path(path), max_bytes=MAX_FILE), path, kind)
+
+
+def tell_unused(path: str, read: str, value: Any, used: dict) -> None:
+    """Print what was read from a JSON file, and the keys that are not in ``used``, if any."""
+    if others := unread(_unused(value, used), (), 'keys'):
+        tell(path, read, others)
+
+
+def _unused(value: Any, used: dict, place: str = '') -> Iterator[str]:
+    for row in value if isinstance(value, list) else [value]:
+        for name, inner in row.items() if isinstance(row, dict) else ():
+            if name not in used:
+                yield place + name
+            elif used[name]:
+                yield from _unused(inner, used[name], f'{place}{name}.')
 
 
 def value_of(row: Any, name: str, kind: type, where: str) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_bool, check_number
+from graphattn._explained import Explained
 from graphattn._tensors import unwrap, without_autocast
 from graphattn.graphs.segments import Segments, sum_segments
 from graphattn.ops.sample.cached_matmul import CachedMatmul
@@ -20,7 +21,7 @@ from graphattn.ops.sample.factor_checks import (
 )
 
 
-class FactorModel:
+class FactorModel(Explained):
     r"""A model of random bipartite graphs, in which the matrix of edge probabilities has low rank.
 
     A query i and a key j of the same segment have an edge with probability

@@ -12,10 +12,12 @@ from torch_geometric.data import Data, HeteroData
 
 from experiments.data.graph_tables import own_graphs
 from experiments.data.hetero_graphs import homogeneous
-from experiments.data.text.choice_files import Swag
-from experiments.data.text.document_files import AmazonReviews
+from experiments.data.imagenet64 import BYTES, read_array
+from experiments.data.text.choice_files import Swag, WikiHop
+from experiments.data.text.document_files import AmazonReviews, Hyperpartisan
 from experiments.data.text.glue_files import TASKS, read_rows
 from experiments.data.text.package_docs import PackageDocs
+from experiments.data.text.question_files import Squad, TriviaQa
 from experiments.data.text.text_table import read_texts
 from experiments.data.text.tokenizer import NAMES, load_tokenizer
 from experiments.data.token_files import read_tokens
@@ -75,6 +77,56 @@ def data(path):
                      zzz=torch.ones(2)) for i in range(6)], path)
 
 
+ANSWER = {'text': 'b', 'answer_start': 2}
+ASKED = {'id': '1', 'question': 'a', 'answers': [ANSWER]}
+PARAGRAPH = {'context': 'a b', 'qas': [ASKED]}
+PAGE = {'Filename': 'a.txt'}
+TRIVIA = {'QuestionId': '1', 'Question': 'a', 'EntityPages': [PAGE],
+          'Answer': {'Value': 'b', 'Aliases': ['b'], 'NormalizedAliases': ['b']}}
+HOP = {'id': '1', 'query': 'a', 'answer': 'b', 'candidates': ['b'], 'supports': ['c']}
+
+
+def squad(at='', **others):
+    """A file whose object at a place has other keys."""
+    def of(place, row):
+        return {**row, **(others if place == at else {})}
+    asked = of('data.paragraphs.qas.', {**ASKED, 'answers': [
+        of('data.paragraphs.qas.answers.', ANSWER)]})
+    paragraph = of('data.paragraphs.', {**PARAGRAPH, 'qas': [asked]})
+    return objects(**of('', {'data': [of('data.', {'paragraphs': [paragraph]})]}))
+
+
+def read_squad(path):
+    return Squad(str(path), str(path)).read()
+
+
+def trivia(domain='Wikipedia', beside='Domain', **row):
+    return objects(**{beside: 1, 'Domain': domain}, Data=[{**TRIVIA, **row}], VerifiedEval=False)
+
+
+def read_trivia(path):
+    for folder in ('wikipedia', 'web'):
+        (path.parent / folder).mkdir()
+        (path.parent / folder / 'a.txt').write_text('a b')
+    return TriviaQa(str(path), str(path), str(path.parent)).read()
+
+
+def hops(**others):
+    return lambda path: path.write_text(json.dumps([{**HOP, **others}]))
+
+
+def articles(article='', truth='', body='a'):
+    def write(path):
+        for name, attributes, text in (('', article, body), ('.labels', truth, '')):
+            path.with_suffix(f'.xml{name}').write_text(
+                f'<articles><article id="1" {attributes}>{text}</article></articles>')
+    return write
+
+
+def read_articles(path):
+    return Hyperpartisan(str(path), f'{path}.labels').read()
+
+
 def documents(path):
     with suppress(ValueError):  # they are too few
         PackageDocs(str(path.parent)).read()
@@ -100,6 +152,39 @@ INPUTS = {
         lambda path: Swag(str(path), str(path)).read(), 'zzz', 'named'),
     'a column of GLUE': ('a.tsv', table('sentence\tlabel\tzzz', 'a b\t0\tx'),
                          lambda path: list(read_rows(path, TASKS['SST-2'])), 'zzz', 'named'),
+    **{f'a key of SQuAD at {place}': (
+        'a.json', squad(place, zzz=1), read_squad, f'{place}zzz', 'named')
+        for place in ('', 'data.', 'data.paragraphs.', 'data.paragraphs.qas.',
+                      'data.paragraphs.qas.answers.')},
+    'a key of SQuAD that another object has': (
+        'a.json', squad('data.', text='x'), read_squad, 'data.text', 'named'),
+    'a key of TriviaQA': ('a.json', trivia(beside='zzz'), read_trivia, 'zzz', 'named'),
+    'a key of a question of TriviaQA': ('a.json', trivia(zzz=1), read_trivia, 'Data.zzz', 'named'),
+    'a key of an answer of TriviaQA': (
+        'a.json', trivia(Answer={**TRIVIA['Answer'], 'zzz': 1}), read_trivia, 'Data.Answer.zzz',
+        'named'),
+    'a key of a page of TriviaQA': (
+        'a.json', trivia(EntityPages=[{**PAGE, 'zzz': 1}]), read_trivia, 'Data.EntityPages.zzz',
+        'named'),
+    'pages of the web that Wikipedia does not need': (
+        'a.json', trivia(SearchResults=[PAGE]), read_trivia, 'Data.SearchResults', 'named'),
+    'a key of a page of the web': (
+        'a.json', trivia('Web', EntityPages=[], SearchResults=[{**PAGE, 'zzz': 1}]), read_trivia,
+        'Data.SearchResults.zzz', 'named'),
+    'a key of WikiHop': ('a.json', hops(zzz=1), lambda path: WikiHop(str(path), str(path)).read(),
+                         'zzz', 'named'),
+    'an attribute of an article': ('a.xml', articles('zzz="x"', 'hyperpartisan="true"'),
+                                   read_articles, 'article.zzz', 'named'),
+    'a label beside an article': (
+        'a.xml', articles('hyperpartisan="true"', 'hyperpartisan="true"'), read_articles,
+        'article.hyperpartisan', 'named'),
+    'an attribute within an article': (
+        'a.xml', articles('', 'hyperpartisan="true"', '<a href="zzz">a</a>'), read_articles,
+        'a.href', 'named'),
+    'an attribute of a label': ('a.xml', articles('', 'hyperpartisan="true" zzz="x"'),
+                                read_articles, 'article.zzz', 'named'),
+    'an array beside images': ('a.npz', lambda path: np.savez(
+        path, data=np.ones((2, BYTES), np.uint8), zzz=np.ones(2)), read_array, 'zzz', 'named'),
     'an array beside tokens': ('a.npz', lambda path: np.savez(
         path, tokens=np.ones((2, 3), int), label=np.ones(2, int), zzz=np.ones(3)), read_tokens,
         'zzz', 'named'),
