@@ -215,13 +215,14 @@ def _pad_features(features: ProjectedFeatures) -> ProjectedFeatures:
 
 
 def _project(x: Tensor, matrices: Tensor) -> Tensor:
-    """Return ``x`` ``[tokens, heads, channels]`` times the matrix of each head."""
+    """Return ``x`` ``[..., heads, channels]`` times the matrix of each head."""
     # The gradient of a matrix is a sum over all tokens. On a GPU a product for each head would give
     # it to as many programs as there are heads; products of pieces of the tokens employ all.
-    pieces = min(_PIECES, len(x) // _TOKENS_OF_A_PIECE) if x.device.type == 'cuda' else 0
+    is_ragged = x.device.type == 'cuda' and x.dim() == 3
+    pieces = min(_PIECES, len(x) // _TOKENS_OF_A_PIECE) if is_ragged else 0
     with without_autocast(x.device):
         if pieces < 2:
-            return torch.einsum('qha,hab->qhb', x, matrices)
+            return torch.einsum('...ha,hab->...hb', x, matrices)
         padded = F.pad(x, (0, 0, 0, 0, 0, -len(x) % pieces)).unflatten(0, (pieces, -1))
         out = torch.einsum('pqha,phab->pqhb', padded, matrices.expand(pieces, -1, -1, -1))
         return out.flatten(0, 1)[:len(x)]
