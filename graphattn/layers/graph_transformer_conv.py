@@ -37,9 +37,9 @@ from graphattn.ops import LogitTerms
 _STEPS = 'propagate', 'message', 'aggregate'
 _ON_STEPS = hooks_on(*_STEPS)
 # Edges of a GPU's tensor up to which PyG's messages, which need no sort, compute them. On an H200,
-# a training step along new edges took PyG 1.9, 2.0 and 14.3 ms for 800 nodes (a batch of
-# molecules), 10,556 and 1M edges, and kernels along sorted edges 2.8, 3.5 and 3.1 ms. By
-# interpolation, both take equally long for 120,000 edges.
+# a training step without features along new edges took PyG 1.9, 2.0 and 12.7 ms for 1,700, 10,556
+# and 1M edges, and kernels along sorted edges 2.8, 3.5 and 3.1 ms, so that both would take equally
+# long for some 100,000 edges. Nothing between was measured.
 FEW_EDGES = 2**16
 
 
