@@ -176,10 +176,11 @@ def variants(model: nn.Module, inputs: dict) -> dict[str, dict]:
         tokens = inputs['decoder_input_ids']
         is_last = (torch.arange(tokens.size(1)) >= tokens.size(1) - 2).expand(BATCH, -1)
         found['later'] = inputs | {'decoder_input_ids': _changed(tokens, is_last)}
-    if [*inputs] == ['input_ids'] and 'attention_mask' in parameters:
-        mask = _random(BATCH, 1, length, length) < .5
-        may = (mask | torch.eye(length).bool()).tril()
-        found['pairs'] = inputs | {'attention_mask': torch.zeros(may.shape).masked_fill(
+    if main == 'input_ids' and 'attention_mask' in parameters:
+        may = (_random(BATCH, 1, length, length) < .5).logical_or(torch.eye(length)).tril()
+        bias = _random(BATCH, 1, length, length)
+        found['pairs'] = inputs | {'attention_mask': may}
+        found['bias of pairs'] = inputs | {'attention_mask': bias.masked_fill(
             ~may, torch.finfo(torch.float).min)}
     for side in 'right', 'left':
         padded = _masked(inputs, parameters, side)
