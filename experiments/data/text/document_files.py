@@ -349,28 +349,41 @@ def _read_articles(path: str, *used: str) -> list[_Article]:
     def fail(problem: str) -> None:
         raise ValueError(f'{path}, line {parser.CurrentLineNumber}: {problem}')
 
+    def refuse_text() -> None:
+        if ''.join(text).strip():
+            fail(f"expected texts only in articles, and none beside labels (got "
+                 f"{''.join(text).strip()!r:.60})")
+
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal open_article
         text.append(' ' if name == 'p' else '')
         names.update(dict.fromkeys(f'{name}.{key}' for key in attributes))
+        is_inside = open_article is not None
         if name != 'article':
+            if is_inside == bool(used) and name != 'articles':  # labels have no content
+                fail(f'expected an article {"without" if is_inside else "around"} elements (got '
+                     f'the element {name!r})')
             return
         number = attributes.get('id', '')
-        if open_article is not None:
+        if is_inside:
             fail('expected the end of an article before the next article begins')
         if not re.fullmatch('[0-9]{1,9}', number):
             fail(f"expected an article with an 'id' of digits (got {number!r:.60})")
         if int(number) in articles:
             fail(f'article {int(number)} is repeated')
+        refuse_text()
         open_article = int(number), attributes, parser.CurrentLineNumber
         text.clear()
 
     def end(name: str) -> None:
         nonlocal open_article
+        if name == 'articles' or name == 'article' and used:
+            refuse_text()
         if name == 'article':
             number, attributes, line = open_article
             articles[number] = _Article(number, attributes, ''.join(text), line)
             open_article = None
+            text.clear()
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler = text.append

@@ -115,11 +115,12 @@ def hops(**others):
     return lambda path: path.write_text(json.dumps([{**HOP, **others}]))
 
 
-def articles(article='', truth='', body='a'):
+def articles(article='', truth='', body='a', of_label='', beside=''):
     def write(path):
-        for name, attributes, text in (('', article, body), ('.labels', truth, '')):
+        for name, attributes, text in (('', article, body), ('.labels', truth, of_label)):
             path.with_suffix(f'.xml{name}').write_text(
-                f'<articles><article id="1" {attributes}>{text}</article></articles>')
+                f'<articles><article id="1" {attributes}>{text}</article>{beside}'
+                '</articles>')
     return write
 
 
@@ -183,6 +184,16 @@ INPUTS = {
         'a.href', 'named'),
     'an attribute of a label': ('a.xml', articles('', 'hyperpartisan="true" zzz="x"'),
                                 read_articles, 'article.zzz', 'named'),
+    'an element of a label': ('a.xml', articles('', 'hyperpartisan="true"', of_label='<zzz/>'),
+                              read_articles, 'zzz', 'refused'),
+    'a text of a label': ('a.xml', articles('', 'hyperpartisan="true"', of_label='zzz'),
+                          read_articles, 'zzz', 'refused'),
+    'an element beside articles': (
+        'a.xml', articles('', 'hyperpartisan="true"', beside='<zzz/>'), read_articles, 'zzz',
+        'refused'),
+    'a text beside articles': (
+        'a.xml', articles('', 'hyperpartisan="true"', beside='zzz'), read_articles, 'zzz',
+        'refused'),
     'an array beside images': ('a.npz', lambda path: np.savez(
         path, data=np.ones((2, BYTES), np.uint8), zzz=np.ones(2)), read_array, 'zzz', 'named'),
     'an array beside tokens': ('a.npz', lambda path: np.savez(
