@@ -89,6 +89,7 @@ NOT_PACKED = {
     'DeepseekV32Model': "'position_ids' must count up by 1 .* chooses its own keys",
     'JambaModel': "'position_ids' must count up by 1 .* tokens meet outside attention",
     'MobileBertModel': "'position_ids' must count up by 1 .* tokens meet outside attention",
+    'InklingModel': "'position_ids' must count up by 1 .* tokens meet outside attention",
     'ColPaliForRetrieval': "'position_ids' must count up by 1 .* masks do not mark packed",
 }
 

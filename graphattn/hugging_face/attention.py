@@ -216,7 +216,7 @@ def _packed_lengths(module: nn.Module, options: dict[str, Any], mask: Tensor | N
         why = 'in cross-attention'
     elif has_indices:
         why = 'for a model that chooses its own keys'
-    elif packing.joins_tokens:
+    elif call is not None and call.joins_tokens:
         why = f'for {kind}, around which neighbouring tokens meet outside attention'
     elif not (packing.takes_positions or options.get('position_bias') is not None) or (
             packing.is_replaced(own)):

@@ -33,6 +33,7 @@ class Call(NamedTuple):
     packing: Packing | None
     wants_weights: bool  # of attention
     has_only_tokens: bool  # and padding, so that a causal mask excludes only these and later keys
+    joins_tokens: bool  # outside attention, in this model or one around it
     outer: Call | None  # of the model around this one
 
 
@@ -74,9 +75,9 @@ def _enter_model(names: list[str], is_plain: bool, joins: bool, model: nn.Module
         wants_weights = getattr(model.config, 'output_attentions', False)
     has_only_tokens = is_plain and all(
         name in OF_TOKENS or value is None for name, value in given.items())
-    packing = Packing.of_call(given, 'position_ids' in names, joins)
+    packing = Packing.of_call(given, 'position_ids' in names)
     place.call = Call(packing, bool(wants_weights or outer and outer.wants_weights),
-                      has_only_tokens, outer)
+                      has_only_tokens, joins or outer is not None and outer.joins_tokens, outer)
 
 
 def leaving_model(model: nn.Module, args: tuple, out: Any) -> None:

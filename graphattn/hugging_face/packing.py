@@ -24,20 +24,17 @@ class Packing:
     """Arguments of a model that may mark several sequences in a row."""
 
     def __init__(self, pointers: Mapping[str, Tensor], position_ids: Tensor | None = None,
-                 has_cache: bool = False, takes_positions: bool = True,
-                 joins_tokens: bool = False):
+                 has_cache: bool = False, takes_positions: bool = True):
         self.pointers = pointers  # those of POINTERS that are given
         self.position_ids = position_ids  # [batch or 1, length]
         self.has_cache = has_cache
         self.takes_positions = takes_positions  # so that positions can begin again
-        self.joins_tokens = joins_tokens
         self.is_seen = False  # by attention
         self._is_replaced: bool | None = None
         self._found: dict[tuple[int, ...], tuple[int, ...] | None] = {}
 
     @staticmethod
-    def of_call(given: Mapping[str, Any], takes_positions: bool,
-                joins_tokens: bool) -> Packing | None:
+    def of_call(given: Mapping[str, Any], takes_positions: bool) -> Packing | None:
         """Return what the arguments of a model may mark, or ``None`` if they mark nothing."""
         pointers = {name: given[name] for name in POINTERS if given.get(name) is not None}
         position_ids = given.get('position_ids')
@@ -51,7 +48,7 @@ class Packing:
         if position_ids is None and not pointers:
             return None
         has_cache = any(given.get(name) is not None for name in OF_CACHE)
-        return Packing(pointers, position_ids, has_cache, takes_positions, joins_tokens)
+        return Packing(pointers, position_ids, has_cache, takes_positions)
 
     @property
     def name(self) -> str:

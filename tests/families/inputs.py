@@ -13,6 +13,8 @@ from tests.families.models import HIDDEN
 
 BATCH, LENGTH, SHORT = 2, 12, 7
 OTHER = ', other padding'
+# A model takes such masks of pairs if the first is to its own code what zeros are.
+OF_PAIRS = ('booleans',), ('ones', 'bias')
 SOUNDS = 'input_values', 'input_features'
 
 
@@ -178,10 +180,12 @@ def variants(model: nn.Module, inputs: dict) -> dict[str, dict]:
         found['later'] = inputs | {'decoder_input_ids': _changed(tokens, is_last)}
     if main == 'input_ids' and 'attention_mask' in parameters:
         may = (_random(BATCH, 1, length, length) < .5).logical_or(torch.eye(length)).tril()
+        least = torch.finfo(torch.float).min
         bias = _random(BATCH, 1, length, length)
-        found['pairs'] = inputs | {'attention_mask': may}
-        found['bias of pairs'] = inputs | {'attention_mask': bias.masked_fill(
-            ~may, torch.finfo(torch.float).min)}
+        for name, mask in {'pairs': torch.where(may, 0., least), 'booleans': may,
+                           'ones': torch.where(may, 1., least),
+                           'bias': torch.where(may, bias, least)}.items():
+            found[name] = inputs | {'attention_mask': mask}
     for side in 'right', 'left':
         padded = _masked(inputs, parameters, side)
         if padded is not None:
