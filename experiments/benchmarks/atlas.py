@@ -201,7 +201,7 @@ def versions() -> dict[str, str]:
 
 def figure(rows: list[dict], backends: tuple[str, ...]) -> Figure:
     """Draw the time of each backend divided by the time of 'auto', over density, with a panel for
-    each structure. Above the line, 'auto' is faster."""
+    each structure."""
     names = list(dict.fromkeys(row['structure'] for row in rows))
     drawn = Figure(figsize=(3 * len(names), 4), layout='constrained')
     panels = drawn.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]

@@ -80,16 +80,7 @@ def main(
 def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: list[str] | None,
             dtype: torch.dtype = torch.float32) -> list[dict]:
     """Time attention along a graph, and return a row of times for each backend and for each
-    attention function of other libraries.
-
-    Args:
-        graph: The graph.
-        width: Channels of a head.
-        heads: Number of heads.
-        rounds: Number of measurements.
-        only: Names of the functions to time; all if ``None``.
-        dtype: Dtype of queries, keys and values.
-    """
+    attention function of other libraries."""
     forwards, inputs = cases(graph, heads, width, dtype)
     unknown = sorted(set(only or ()) - set(forwards))
     if unknown:
@@ -108,14 +99,7 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
 def cases(graph: BipartiteGraph, heads: int, width: int,
           dtype: torch.dtype) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
     """Return the attention functions to compare, by name, and the tensors whose gradients a
-    training step computes.
-
-    Args:
-        graph: The graph along which attention is computed.
-        heads: Number of heads.
-        width: Channels of a head.
-        dtype: Dtype of queries, keys and values.
-    """
+    training step computes."""
     n, device = graph.num_queries, graph.device
     query, key, value = inputs = [
         torch.randn(n, heads, width, device=device, dtype=dtype, requires_grad=True)
@@ -162,4 +146,6 @@ def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
 
 
 if __name__ == '__main__':
-    run_benchmark(main)
+    from experiments.benchmarks import scaling, windows
+
+    run_benchmark(main, scaling=scaling.main, windows=windows.main)

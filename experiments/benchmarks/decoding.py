@@ -1,7 +1,7 @@
 """Milliseconds per decoded token, over the number of tokens so far.
 
-    python -m experiments.benchmarks.decoding
-    python -m experiments.benchmarks.decoding --quick
+    python -m experiments.benchmarks.distributed decoding
+    python -m experiments.benchmarks.distributed decoding --quick
 
 Along a window, the time of a token is proportional to the edges of the new query. With all keys,
 the time is proportional to the number of tokens so far. The cases are this project's layer with a
@@ -25,7 +25,7 @@ import torch.distributed as dist
 from jsonargparse.typing import PositiveInt
 
 from experiments.benchmarks.distributed import measure_elsewhere
-from experiments.benchmarks.measure import benchmark, log_log, progress, run_benchmark, stopwatch
+from experiments.benchmarks.measure import benchmark, log_log, progress, stopwatch
 from experiments.runs.tables import report
 from graphattn.decoding import KeyValueCache
 from graphattn.distributed import sequence_parallel
@@ -74,8 +74,7 @@ def main(
 
 @torch.no_grad()
 def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
-    """Decode ``tokens`` tokens one by one, and return the median seconds per token. A warm-up token
-    is not counted."""
+    """Decode ``tokens`` tokens one by one, and return the median seconds per token."""
     timed = stopwatch()
     return statistics.median([timed(decode) for _ in range(tokens + 1)][1:])
 
@@ -86,10 +85,7 @@ def new_layer(pattern: Pattern) -> GraphAttention:
 
 @torch.no_grad()
 def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
-    """Return a function that decodes one token by an attention layer along a pattern.
-
-    The cache contains ``length`` tokens and has room for ``room`` tokens.
-    """
+    """Return a function that decodes one token by an attention layer along a pattern."""
     attention = new_layer(pattern)
     cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
     for part in x.split(512):
@@ -101,13 +97,7 @@ def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
 
 def shared_rows(processes: list[int], length: int, tokens: int) -> list[dict[str, object]]:
     """Return a row for each case and number of processes that share a cache, with the median time
-    per token of the slowest process and the largest memory of the cache in a process.
-
-    Args:
-        processes: Numbers of processes.
-        length: Number of tokens of the prompt.
-        tokens: Number of tokens to decode.
-    """
+    per token of the slowest process and the largest memory of the cache in a process."""
     rows = []
     for world in progress(processes, 'shared caches'):
         sizes = dict.fromkeys(PATTERNS, length)
@@ -120,15 +110,7 @@ def shared_rows(processes: list[int], length: int, tokens: int) -> list[dict[str
 
 @torch.no_grad()
 def shared(case: str, length: int, window: int, *, tokens: int) -> dict[str, float]:
-    """Decode tokens after a prompt that the processes divide. Return the milliseconds per token,
-    and the MiB of the cache in this process.
-
-    Args:
-        case: The name of a pattern in ``PATTERNS``.
-        length: Number of tokens of the prompt.
-        window: Not used.
-        tokens: Number of tokens to decode.
-    """
+    """Decode tokens after a prompt that the processes divide."""
     torch.manual_seed(0)
     attention = sequence_parallel(new_layer(PATTERNS[case]), dist.group.WORLD)
     cache, x = KeyValueCache(length + tokens + 1), torch.randn(length, HEADS * HEAD_CHANNELS)
@@ -144,11 +126,7 @@ def shared(case: str, length: int, window: int, *, tokens: int) -> dict[str, flo
 
 @torch.no_grad()
 def llama(pattern: Pattern | None, layers: int, length: int, room: int) -> Callable[[], object]:
-    """Return a function that decodes one token by a Llama. The Llama is attached to ``pattern``, or
-    unchanged if it is ``None``.
-
-    The cache contains ``length`` tokens and has room for ``room`` tokens.
-    """
+    """Return a function that decodes one token by a Llama."""
     from transformers import LlamaConfig, LlamaModel, StaticCache
     config = LlamaConfig(
         vocab_size=1000, hidden_size=HEADS * HEAD_CHANNELS, intermediate_size=2048,
@@ -162,7 +140,3 @@ def llama(pattern: Pattern | None, layers: int, length: int, room: int) -> Calla
     for part in seen.split(512, dim=1):
         model(part, past_key_values=cache)
     return lambda: model(seen[:, :1], past_key_values=cache)
-
-
-if __name__ == '__main__':
-    run_benchmark(main)

@@ -73,7 +73,7 @@ def main(
 def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
             rounds: int) -> list[dict]:
     """Time each implementation of diffusion along a graph with ``hops`` hops, and attention with
-    one hop. Return a row of times for each."""
+    one hop."""
     forwards, inputs = cases(graph, hops, heads, channels)
     times = times_of_passes(forwards, inputs, rounds)
     return [{'n': graph.num_queries, 'density': graph.density(), 'hops': hops, 'case': name,

@@ -97,15 +97,7 @@ def main(
 
 def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, int],
                       window: int) -> list[tuple[dict, ...]]:
-    """Measure each case in new processes that share its sequence. Return a tuple for each case,
-    with the results of all processes.
-
-    Args:
-        world: Number of processes.
-        measure_case: A function that measures a case in one process.
-        sizes: Number of tokens of each case.
-        window: Number of keys to each side of a query, in cases with a window.
-    """
+    """Measure each case in new processes that share its sequence."""
     with tempfile.TemporaryDirectory() as folder:
         processes = [forkserver().Process(
             target=measure, args=(Path(folder), rank, world, measure_case, sizes, window))
@@ -123,14 +115,7 @@ def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, in
 
 
 def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dict]) -> dict:
-    """Return the row of the table for one case, from the results of all its processes.
-
-    Args:
-        world: Number of processes.
-        case: Name of the case.
-        times: The result of :func:`time_case` in each process.
-        memory: The result of :func:`weigh_case` in each process.
-    """
+    """Return the row of the table for one case, from the results of all its processes."""
     return {'case': case, 'processes': world, 'n': times[0]['n'],
             **{way: max(part[way] for part in times) for way in ('step ms', 'plain ms')},
             'peak MiB': max(part['peak MiB'] for part in memory),
@@ -142,8 +127,7 @@ def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dic
 
 def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
             sizes: dict[str, int], window: int) -> None:
-    """Measure each case in this process, and write the results to ``folder/rank.json``. Arguments
-    are those of :func:`measure_elsewhere`, and the rank of this process."""
+    """Measure each case in this process, and write the results to ``folder/rank.json``."""
     torch.set_num_threads(1)
     dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank,
                             world_size=world)
@@ -155,14 +139,7 @@ def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
 
 def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
     """Return the milliseconds of a training step, the least over several rounds, with overlap
-    (``'step ms'``) and without (``'plain ms'``).
-
-    Args:
-        case: Name of the layer, a key of ``CASES``.
-        n: Number of tokens of the whole sequence.
-        window: Number of keys to each side of a query.
-        rounds: Number of rounds.
-    """
+    (``'step ms'``) and without (``'plain ms'``)."""
     step = warm_step(case, n, window)
     seconds = {'step ms': [], 'plain ms': []}
     for _ in range(rounds):
@@ -177,8 +154,7 @@ def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
 
 def weigh_case(case: Case, n: int, window: int) -> dict:
     """Return the peak memory of a training step and the bytes that this process sends in it, as a
-    row in MiB. The row also has the number of edges, and the MiB to send if all keys were gathered.
-    Arguments are as in :func:`time_case`."""
+    row in MiB."""
     free_at_once()
     before = held_bytes()
     step = warm_step(case, n, window)
@@ -191,15 +167,13 @@ def weigh_case(case: Case, n: int, window: int) -> dict:
 
 
 def warm_step(case: Case, n: int, window: int) -> partial[int]:
-    """Return a function that runs a training step. Two steps were run before, so that loops are
-    compiled, parameters are compared and the exchange of keys is planned. Arguments are as in
-    :func:`time_case`."""
+    """Return a function that runs a training step."""
     torch.manual_seed(0)
     layer, ptr = sequence_parallel(CASES[case](window), dist.group.WORLD), torch.tensor([0, n])
     own = layer.share(ptr)
     x = torch.randn(n, HEADS * CHANNELS)[own].clone().requires_grad_()
     step = partial(train, layer, x, ptr)
-    for _ in range(2):
+    for _ in range(2):  # compiles loops, compares parameters and plans the exchange of keys
         step()
     return step
 
@@ -225,11 +199,9 @@ def plainly() -> Iterator[None]:
 
 def bytes_of_all_keys(parallel: SequenceParallel, x: Tensor, ptr: Tensor) -> int:
     """Return the bytes that a process would send in a training step if the processes gathered all
-    keys and values.
-
-    With several hops, values are gathered again in each further hop. Gradients are sent back. With
-    a block model, the memberships of keys are sent as well.
-    """
+    keys and values."""
+    # Each further hop gathers values again, gradients are sent back, and block models send
+    # memberships.
     layer = parallel.module
     numbers = (1 + layer.attention.hops) * x.numel()
     if isinstance(layer.source, BlockModelSource):
@@ -240,7 +212,7 @@ def bytes_of_all_keys(parallel: SequenceParallel, x: Tensor, ptr: Tensor) -> int
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """Return a context that counts the bytes that this process sends: the rows of keys and values,
-    and their gradients. It yields a list with the count."""
+    and their gradients."""
     total, send = [0], messages.Message.__init__
 
     def counting(message: messages.Message, rows: Tensor, send_sizes: list[int],
@@ -260,4 +232,6 @@ def _layer(source: PatternSource | BlockModelSource, **options: float) -> GraphA
 
 
 if __name__ == '__main__':
-    run_benchmark(main)
+    from experiments.benchmarks import decoding
+
+    run_benchmark(main, decoding=decoding.main)

@@ -22,31 +22,13 @@ Steps = dict[str, float]
 
 
 def along_edges(num_edges: int, width: int, hops: int = 1) -> Steps:
-    """Return the operations of attention along a graph: the logits, and the sums of values. The
-    result of this and the other functions is a dict from the name of a step to its number of
-    operations.
-
-    Args:
-        num_edges (int): Number of edges, n^2 for full attention.
-        width (int): Size of the head.
-        hops (int): Number of hops.
-    """
+    """Return the operations of attention along a graph: the logits, and the sums of values."""
     return {'logits': 2. * num_edges * width, 'sums': 2. * hops * num_edges * width}
 
 
 def block_model(n: int, width: int, clusters: int, drawn: Steps, num_edges: int,
                 trains: bool = False) -> Steps:
-    r"""Return the operations of a head that samples its graph (SBM-Transformer, Table 5).
-
-    Args:
-        n (int): Number of tokens.
-        width (int): Size of the head.
-        clusters (int): Number of clusters k.
-        drawn (dict): The operations of sampling, from :func:`sampler`.
-        num_edges (int): Number of sampled edges.
-        trains (bool): Whether to include the probability of each edge, which only the gradient
-            needs. The paper's table omits these probabilities.
-    """
+    """Return the operations of a head that samples its graph (SBM-Transformer, Table 5)."""
     steps = {'memberships': 2. * (4 * n * width**2 + 2 * n * width * clusters),
              'mixing': 2. * clusters**2 * width, **drawn, **along_edges(num_edges, width)}
     return {**steps, 'probability of edges': 2. * num_edges * clusters} if trains else steps
@@ -54,14 +36,8 @@ def block_model(n: int, width: int, clusters: int, drawn: Steps, num_edges: int,
 
 @torch.no_grad()
 def sampler(model: FactorModel) -> Steps:
-    """Return the operations of :func:`graphattn.samplers.sample_bernoulli` on a CPU for ``model``.
-
-    If there are many edges, all probabilities are computed. Otherwise only the probability of each
-    draw is computed, to reject surplus draws.
-
-    Args:
-        model (FactorModel): The distribution of the graphs, summed over heads and sequences.
-    """
+    """Return the operations of :func:`graphattn.samplers.sample_bernoulli` on a CPU for
+    ``model``."""
     sizes = model.num_keys, model.num_clusters
     mixed = 2. * model.num_queries * model.num_clusters**2
     thinning = Thinning(model)
@@ -76,63 +52,33 @@ def sampler(model: FactorModel) -> Steps:
 
 def algorithm_1(n: int, clusters: int) -> Steps:
     """Return the operations of :func:`graphattn.samplers.sample_fastrg` on a CPU, which computes no
-    probabilities of pairs.
-
-    Args:
-        n (int): Number of tokens.
-        clusters (int): Number of clusters k.
-    """
+    probabilities of pairs."""
     return {'queries mixed': 2. * n * clusters**2, 'expected draws': 4. * n * clusters}
 
 
 def linear(n: int, width: int, *, normalised: bool = True) -> Steps:
     """Return the operations of linear attention in one head: the sum over keys, its product with
-    the queries, and the normaliser.
-
-    Args:
-        n: Number of tokens.
-        width: Size of the head.
-        normalised: Whether outputs are divided by the sum of their weights.
-    """
+    the queries, and the normaliser."""
     steps = {'sum over keys': 2. * n * width**2, 'sums': 2. * n * width**2}
     return {**steps, 'normaliser': 2. * n * width} if normalised else steps
 
 
 def linformer(n: int, width: int, rank: int) -> Steps:
     """Return the operations of Linformer in one head: the projections of keys and values to
-    ``rank`` positions, and attention to these positions.
-
-    Args:
-        n: Number of tokens.
-        width: Size of the head.
-        rank: Number of positions.
-    """
+    ``rank`` positions, and attention to these positions."""
     return {'projected keys and values': 4. * n * rank * width, **along_edges(n * rank, width)}
 
 
 def performer(n: int, width: int, features: int) -> Steps:
     """Return the operations of Performer in one head: the features of queries and keys, and linear
-    attention on these features.
-
-    Args:
-        n: Number of tokens.
-        width: Size of the head.
-        features: Number of random features.
-    """
+    attention on these features."""
     return {'features': 4. * n * features * width, 'sum over keys': 2. * n * features * width,
             'sums': 2. * n * features * width, 'normaliser': 2. * n * features}
 
 
 def reformer(n: int, width: int, rounds: int, chunk: int) -> Steps:
     """Return the operations of Reformer in one head: the hashes, and attention of each chunk to
-    itself and to the chunk before.
-
-    Args:
-        n: Number of tokens.
-        width: Size of the head.
-        rounds: Number of hashes.
-        chunk: Number of tokens of a chunk.
-    """
+    itself and to the chunk before."""
     chunks = -(-n // chunk)
     return {'hashes': 2. * rounds * n * width * -(-chunks // 2),
             **along_edges(rounds * 2 * chunks * chunk**2, width)}
@@ -141,15 +87,7 @@ def reformer(n: int, width: int, rounds: int, chunk: int) -> Steps:
 def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
                   iterations: int) -> Steps:
     """Return the operations of Nystromformer in one head: three softmax kernels, an iterative
-    pseudoinverse, and a convolution of the values.
-
-    Args:
-        n: Number of tokens.
-        width: Size of the head.
-        landmarks: Number of landmarks.
-        kernel_size: Width of the convolution; ``None`` for no convolution.
-        iterations: Number of iterations for the pseudoinverse.
-    """
+    pseudoinverse, and a convolution of the values."""
     convolution = {} if kernel_size is None else {'convolution': 2. * n * width * kernel_size}
     if n <= landmarks:
         return {**along_edges(n**2, width), **convolution}
@@ -159,8 +97,7 @@ def nystromformer(n: int, width: int, landmarks: int, kernel_size: int | None,
 
 
 def counted(run: Callable[[], object]) -> int:
-    """Return the number of operations that torch counts in a forward pass, ``run()``. Fused
-    attention on CPUs is replaced by its parts, because torch does not count fused operations."""
+    """Return the number of operations that torch counts in a forward pass, ``run()``."""
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run()
     return counter.get_total_flops()

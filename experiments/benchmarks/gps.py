@@ -4,11 +4,12 @@ edges.
 All layers have the same feed-forward network and the same messages, by default none, so they differ
 only in their attention.
 
-    python -m experiments.benchmarks.gps
-    python -m experiments.benchmarks.gps --nodes '[120]' --total 3840 --degree 50 --depth 6
-    python -m experiments.benchmarks.gps --nodes '[100000]' --total 100000 \
+    python -m experiments.benchmarks.transformer_conv gps
+    python -m experiments.benchmarks.transformer_conv gps --nodes '[120]' --total 3840 --degree 50 \
+        --depth 6
+    python -m experiments.benchmarks.transformer_conv gps --nodes '[100000]' --total 100000 \
         --layers '[PyG performer, BigBird, Exphormer]'
-    python -m experiments.benchmarks.gps --quick
+    python -m experiments.benchmarks.transformer_conv gps --quick
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from experiments.benchmarks.measure import (
     log_log,
     peak_bytes,
     progress,
-    run_benchmark,
     seeded,
 )
 from experiments.runs.tables import report
@@ -121,8 +121,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
-    """Time a training step of the layers with the names ``layers``, and measure its peak memory.
-    Return a row for each layer."""
+    """Time a training step of the layers with the names ``layers``, and measure its peak memory."""
     data = setting.data()
     times = interleave({name: partial(step, setting.model(name), *data) for name in layers}, rounds,
                        seconds=60.)
@@ -140,11 +139,6 @@ def step(layers: nn.ModuleList, x: Tensor, edge_index: Tensor, batch: Tensor) ->
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory of a training step with the layer called ``name``, in bytes. A first
-    step is not measured."""
+    """Return the peak memory of a training step with the layer called ``name``, in bytes."""
     layers, data = setting.model(name), setting.data()
     return peak_bytes(lambda: step(layers, *data), warm_up=1)
-
-
-if __name__ == '__main__':
-    run_benchmark(main)

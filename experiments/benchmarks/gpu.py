@@ -109,20 +109,7 @@ def main(
 def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
                  rounds: int) -> list[dict]:
     """Time attention along random edges, and return the rows of the benchmark ``attention`` with
-    two more columns.
-
-    ``ps per edge`` is the time per edge and head. ``times floor`` is this time divided by the time
-    in which the GPU copies the vectors that an edge gathers in forward and backward: two vectors,
-    three times.
-
-    Args:
-        n: Number of tokens.
-        degree: Number of keys per query.
-        heads: Number of heads.
-        channels: Channels of a head.
-        dtype: Dtype of queries, keys and values.
-        rounds: Number of measurements.
-    """
+    two more columns."""
     graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
     if n**2 > MAX_PAIRS:
@@ -132,6 +119,8 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
         left_out |= {'PyG gather-scatter', 'compiled PyG gather-scatter'}
     names, _ = attention.cases(graph, heads, channels, dtype)
     rows = attention.measure(graph, channels, heads, rounds, [*names.keys() - left_out], dtype)
+    # The floor: a copy of the vectors that an edge gathers, two of them, three times in forward and
+    # backward.
     edges, gathered = graph.num_edges * heads, 2 * channels * dtype.itemsize
     floor = 3 * gathered * edges / bytes_per_second(rounds)
     for row in rows:
@@ -144,9 +133,7 @@ def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dt
 def of_rows(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
     """Return a row with the times of two kinds of kernels along rows of edges: in one, a program
-    computes one head of a row, and in the other, all heads of a row. On a CPU both run the same
-    kernel. The arguments are those of :func:`of_attention`.
-    """
+    computes one head of a row, and in the other, all heads of a row."""
     graph = RandomKeys(degree).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
 
@@ -161,20 +148,7 @@ def of_rows(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
 
 def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype,
              rounds: int) -> list[dict]:
-    """Return a row with the times of attention along a pattern, of full attention and of others.
-
-    Attention along the pattern is timed by rows of edges, by tiles of pairs, and as the backend
-    chooses; on CPUs, the three are the same. ``plan ms`` is the time to make both plans of a new
-    graph. A tile takes as long as ``edges of a tile`` by rows.
-
-    Args:
-        n: Number of tokens.
-        pattern: Expression of the pattern.
-        heads: Number of heads.
-        channels: Channels of a head.
-        dtype: Dtype of queries, keys and values.
-        rounds: Number of measurements.
-    """
+    """Return a row with the times of attention along a pattern, of full attention and of others."""
     graph = parse(pattern).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
 
@@ -185,6 +159,7 @@ def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype
     level = attention_tiles.EDGES_OF_A_TILE
     by_rows, by_tiles = (dict.fromkeys(level, most) for most in (2**30, 8))
     others = {'full SDPA', 'FlexAttention'} | ({'masked SDPA'} if n**2 <= MAX_PAIRS else set())
+    # On CPUs the first three are the same. A tile takes as long as ``edges of a tile`` by rows.
     ways = {'rows': ('auto', by_rows), 'tiles': ('auto', by_tiles), 'as chosen': ('auto', level),
             **{name: (name, level) for name in forwards if name in others}}
     times = interleave({way: partial(step, *of_way) for way, of_way in ways.items()}, rounds)
@@ -235,16 +210,7 @@ def bytes_per_second(rounds: int) -> float:
 def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
               rounds: int) -> list[dict]:
     """Return rows with the time of a training step of two layers: one that samples its graphs, and
-    one with full attention.
-
-    Args:
-        n: Number of tokens.
-        density: Density of the sampled graphs.
-        heads: Number of heads.
-        channels: Channels of a head.
-        dtype: Dtype of autocast.
-        rounds: Number of measurements.
-    """
+    one with full attention."""
     times = interleave(steps_of_layers(n, density, heads, channels, dtype), rounds)
     return [{'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
              'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}]
@@ -271,7 +237,7 @@ def of_profile(n: int, density: float, heads: int, channels: int,
                dtype: torch.dtype) -> list[dict]:
     """Return a row for each kernel and operation that takes a hundredth of a training step of a
     block-model layer, the most expensive first: how often it runs, and milliseconds of the device
-    and of the host. The arguments are those of :func:`of_layers`."""
+    and of the host."""
     step = steps_of_layers(n, density, heads, channels, dtype)['sampled']
     for _ in range(3):
         step()
@@ -291,13 +257,7 @@ def of_profile(n: int, density: float, heads: int, channels: int,
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
     """Return a row with the time of each sampler for the graph of one head, and with the time of
-    the probabilities of its edges and their gradients.
-
-    Args:
-        n: Number of tokens.
-        density: Density of the graph.
-        rounds: Number of measurements.
-    """
+    the probabilities of its edges and their gradients."""
     model = block_model(n, density, CLUSTERS)
     factors = [x.detach().requires_grad_() for x in
                (model.query_factor, model.mixing, model.key_factor)]

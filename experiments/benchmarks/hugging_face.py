@@ -89,11 +89,7 @@ class Setting(NamedTuple):
     dtype: torch.dtype = torch.float
 
     def model(self, case: str) -> nn.Module:
-        """Build an encoder without dropout, because dropout would differ between the encoders.
-
-        Args:
-            case: The kind of attention, a key of ``CASES``.
-        """
+        """Build an encoder without dropout, because dropout would differ between the encoders."""
         import transformers
         torch.manual_seed(0)
         kind = getattr(transformers, CASES[case])
@@ -140,15 +136,14 @@ class Setting(NamedTuple):
 
 def only_values(self: nn.Module, hidden_states: Tensor, *args: object,
                 **kwargs: object) -> tuple[Tensor, None]:
-    """Return the projected values as the output of an attention module. As its method ``forward``,
-    this function turns a model into a model without attention."""
+    """Return the projected values as the output of an attention module."""
     query, key, value = (linear(hidden_states) for linear in (self.query, self.key, self.value))
     return value + 0 * (query + key), None
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
     """Return the peak memory of a training step for each kind of attention, in bytes above the
-    memory before. Graphs are included."""
+    memory before."""
     peaks = {}
     for case in progress(CASES, 'memory'):
         setting._replace(tokens=MIN_LENGTH, batch=1, layers=1).step(case)()  # compiles
@@ -157,8 +152,7 @@ def peaks_of_training(setting: Setting) -> dict[str, int]:
 
 
 def draw(rows: list[dict], setting: Setting, out: Path) -> None:
-    """Draw bars of the time and memory of each model into ``out/hugging_face.png``. ``setting`` has
-    the sizes for the title."""
+    """Draw bars of the time and memory of each model into ``out/hugging_face.png``."""
     figure = Figure(figsize=(9, 3.6), layout='constrained')
     shown = [row for row in rows if row['case'] != 'no attention']
     names = [row['case'] for row in shown]
@@ -176,4 +170,6 @@ def draw(rows: list[dict], setting: Setting, out: Path) -> None:
 
 
 if __name__ == '__main__':
-    run_benchmark(main)
+    from experiments.benchmarks import long_encoder
+
+    run_benchmark(main, long_encoder=long_encoder.main)

@@ -109,17 +109,12 @@ class Setting(NamedTuple):
         return GraphAttention(self.heads * self.channels, self.heads, PatternSource(pattern))
 
     def window(self) -> SlidingWindow:
-        """Return a window whose graph has the requested density. The density of a window is 1 - (1
-        - radius / n)^2."""
+        """Return a window whose graph has the requested density."""
         density = 0.25 if self.density == 'initial' else self.density
         return SlidingWindow(round(self.n * (1 - math.sqrt(1 - density))))
 
     def layer(self, case: str) -> tuple[GraphAttention, Callable[[], Tensor]]:
-        """Return a layer, and a function without arguments that applies it to random tokens.
-
-        Args:
-            case: The kind of layer, one of ``CASES``.
-        """
+        """Return a layer, and a function without arguments that applies it to random tokens."""
         x, ptr = self.tokens()
         if case == 'window':
             layer = self.along(self.window())
@@ -134,13 +129,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict]:
-    """Time all layers of a setting and measure their peak memory. Return a row for each layer.
-
-    Args:
-        setting: The sizes and the density.
-        rounds: Number of measurements.
-        keep_freed_memory: Whether the process keeps freed memory.
-    """
+    """Time all layers of a setting and measure their peak memory."""
     cases = CASES if setting.n <= MAX_DENSE_LENGTH else CASES[:-1]
     times = [elsewhere(times_of, setting, part, rounds, keep_freed_memory, start='spawn')
              for part in (cases[:3], cases[3:]) if part]
@@ -161,15 +150,8 @@ def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict
 
 def times_of(setting: Setting, cases: tuple[str, ...], rounds: int,
              keep_freed_memory: bool) -> dict[str, dict[str, float]]:
-    """Return the median seconds of a training step and of inference of each layer, as
-    ``{'train': {case: seconds}, 'infer': {case: seconds}}``.
-
-    Args:
-        setting: The sizes and the density.
-        cases: The layers, some of ``CASES``.
-        rounds: Number of measurements.
-        keep_freed_memory: Whether the process keeps freed memory.
-    """
+    """Return the median seconds of a training step and of inference of each layer, as ``{'train':
+    {case: seconds}, 'infer': {case: seconds}}``."""
     layers = {case: setting.layer(case) for case in cases}
     with keeping_freed_memory() if keep_freed_memory else nullcontext():
         return {run.__name__: interleave({case: partial(run, *own)
@@ -189,8 +171,7 @@ def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
 
 
 def peak_of_training(setting: Setting, case: str) -> int:
-    """Return the peak memory of a training step of a layer with its graph, in bytes. A first step
-    is not measured."""
+    """Return the peak memory of a training step of a layer with its graph, in bytes."""
     compiled = setting._replace(n=64, density=0.5).layer(case)
     train(*compiled)
     own = setting.layer(case)
@@ -198,15 +179,9 @@ def peak_of_training(setting: Setting, case: str) -> int:
 
 
 def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
-    """Return a lower bound for the memory of a training step of a layer, in bytes.
-
-    The bound counts the query, key, value and output with their gradients, the edges of the graph
-    and their probabilities. It does not count projections and memberships of clusters.
-
-    Args:
-        setting: The sizes and the density.
-        graph: The graph of the layer, or ``None`` for full attention.
-    """
+    """Return a lower bound for the memory of a training step of a layer, in bytes."""
+    # Query, key, value and output with their gradients, edges and their probabilities; neither
+    # projections nor memberships.
     nodes = 8 * 4 * setting.n * setting.heads * setting.channels
     if graph is None:
         return nodes
@@ -246,10 +221,9 @@ def draw(rows: list[dict], out: Path) -> None:
 
 
 def bring_to_density(source: BlockModelSource, density: float) -> None:
-    """Change the parameters of a block model so that the probability of each edge is ``density``.
-
-    All memberships become sqrt(density). This suffices because the mixing matrix sums to 1.
-    """
+    """Change the parameters of a block model so that the probability of each edge is
+    ``density``."""
+    # All memberships become sqrt(density), which suffices because the mixing matrix sums to 1.
     with torch.no_grad():
         source.centroid.fill_(1.)
         source.weight2.zero_()
@@ -268,11 +242,7 @@ def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
 
 def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
     """Return the output of a block-model layer as the code of SBM-Transformer's authors computes
-    it, for all pairs of tokens.
-
-    The steps are: all probabilities, a dense Bernoulli draw, softmax over all keys, product with
-    the mask, and normalisation. :class:`DenseBernoulli` is the estimator of its gradient.
-    """
+    it, for all pairs of tokens."""
     query, key, value = (linear(x).unflatten(-1, (layer.heads, -1))
                          for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
     model = layer.source.block_model(query, key, ptr)
@@ -286,8 +256,7 @@ def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
 
 
 class DenseBernoulli(torch.autograd.Function):
-    """A Bernoulli draw of each pair. In the backward pass, the probabilities of drawn pairs receive
-    the clipped gradient of the draw, and other probabilities receive 0."""
+    """A Bernoulli draw of each pair."""
 
     @staticmethod
     def forward(ctx, prob: Tensor) -> Tensor:
@@ -297,8 +266,11 @@ class DenseBernoulli(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> Tensor:
+        # the released estimator: drawn pairs receive the clipped gradient
         return F.hardtanh(ctx.saved_tensors[0] * grad)
 
 
 if __name__ == '__main__':
-    run_benchmark(main)
+    from experiments.benchmarks import length, sampler
+
+    run_benchmark(main, length=length.main, sampler=sampler.main)

@@ -1,7 +1,7 @@
 """Time and memory of one encoder layer of RoBERTa-base over the sequence length.
 
-    python -m experiments.benchmarks.length
-    python -m experiments.benchmarks.length --quick
+    python -m experiments.benchmarks.layer length
+    python -m experiments.benchmarks.layer length --quick
 
 The benchmark repeats Diffuser's Fig. S.4 for one sequence and a training step of one layer. Full
 attention has two cases: torch's SDPA, which stores no weights, and eager attention, which stores
@@ -34,7 +34,6 @@ from experiments.benchmarks.measure import (
     peak_bytes,
     plain,
     progress,
-    run_benchmark,
     saved_bytes,
 )
 from experiments.runs.figures import report_figure
@@ -80,7 +79,7 @@ def main(
 
 def measure(n: int, rounds: int) -> list[dict]:
     """Time a training step at ``n`` tokens with each kind of attention, and measure its peak
-    memory. Return a row for each kind."""
+    memory."""
     torch.manual_seed(0)
     x, ptr = torch.randn(n, CHANNELS, requires_grad=True), torch.tensor([0, n])
     heads = [torch.randn(n, HEADS, CHANNELS // HEADS, requires_grad=True) for _ in range(3)]
@@ -108,10 +107,7 @@ def measure(n: int, rounds: int) -> list[dict]:
 
 def encoder_layer(case: str) -> EncoderLayer:
     """Return an encoder layer with post-norm and without dropout, with a kind of attention of
-    ``CASES``.
-
-    With dropout, torch's SDPA would store its weights on CPUs.
-    """
+    ``CASES``."""
     if case in FULL:
         layer = EncoderLayer(CHANNELS, HEADS, norm_first=False)
         layer.attention = FullAttention(FULL[case])
@@ -121,12 +117,9 @@ def encoder_layer(case: str) -> EncoderLayer:
 
 
 class FullAttention(GraphAttention):
-    """Attention layer with dense attention, which has the same projections as graph attention.
+    """Attention layer with dense attention, which has the same projections as graph attention."""
 
-    The pattern ``Full()`` computes the same product, but it lists its edges, which takes 16 bytes
-    per pair.
-    """
-
+    # Full() computes the same product, but lists its edges, which take 16 bytes per pair.
     def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]):
         super().__init__(CHANNELS, HEADS)
         self.attend = attend
@@ -138,15 +131,13 @@ class FullAttention(GraphAttention):
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return torch's fused attention, whose backward pass computes the weights again. Tensors are
-    ``[heads, n, channels]``."""
+    """Return torch's fused attention, whose backward pass computes the weights again."""
     batch = (x.transpose(0, 1)[None] for x in (query, key, value))
     return F.scaled_dot_product_attention(*batch)[0].transpose(0, 1)
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return attention that is computed by two matrix products. The weights ``[heads, n, n]`` are
-    stored for the backward pass."""
+    """Return attention that is computed by two matrix products."""
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     weight = (query / math.sqrt(query.size(-1)) @ key.mT).softmax(dim=-1)
     return (weight @ value).transpose(0, 1)
@@ -203,7 +194,3 @@ def draw(rows: list[dict], out: Path) -> None:
                     f'batch 1, {machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
     report_figure(figure, 'length', out)
-
-
-if __name__ == '__main__':
-    run_benchmark(main)

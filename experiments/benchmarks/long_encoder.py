@@ -3,8 +3,8 @@
 The results are tokens per second, forward and backward, measured alternately, and the peak memory
 above that of the process with its model.
 
-    python -m experiments.benchmarks.long_encoder
-    python -m experiments.benchmarks.long_encoder --quick
+    python -m experiments.benchmarks.hugging_face long_encoder
+    python -m experiments.benchmarks.hugging_face long_encoder --quick
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from experiments.benchmarks.measure import (
     interleave,
     peak_bytes,
     progress,
-    run_benchmark,
 )
 from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
@@ -96,8 +95,7 @@ def peaks_of_training(setting: Setting) -> dict[str, int]:
 
 
 def draw(rows: list[dict], setting: Setting, out: Path) -> None:
-    """Draw bars of the throughput and peak memory of each model into ``out/long_encoder.png``.
-    ``setting`` has the sizes for the title."""
+    """Draw bars of the throughput and peak memory of each model into ``out/long_encoder.png``."""
     figure = Figure(figsize=(9, 2.8), layout='constrained')
     names = [row['case'] for row in rows]
     for axes, name in zip(figure.subplots(1, 2, sharey=True), ('tokens per s', 'peak MiB')):
@@ -110,7 +108,3 @@ def draw(rows: list[dict], setting: Setting, out: Path) -> None:
     figure.suptitle(f'Forward and backward, {setting.layers} layers of {setting.heads} heads as '
                     f'wide as those of BERT, {setting.batch} x {setting.tokens} tokens')
     report_figure(figure, 'long_encoder', out)
-
-
-if __name__ == '__main__':
-    run_benchmark(main)

@@ -9,6 +9,7 @@ import math
 import random
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -43,13 +44,15 @@ Measured = TypeVar('Measured')
 Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 
 
-def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None) -> None:
-    """Run a benchmark's ``main`` with the arguments of the command line and the flag ``--quick``.
-
-    An error in the options ends the process with a message of one line, if possible before the
-    measurement.
-    """
-    parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False)
+def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None,
+                  **modes: Callable[..., None]) -> None:
+    """Run ``main``, or the mode that the first argument names, with the options that follow."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] and arguments[0] in modes:
+        main, arguments = modes[arguments[0]], arguments[1:]
+    parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False,
+                            epilog=f'Modes, as the first argument: {", ".join(modes)}.' if modes
+                            else None)
     parser.add_function_arguments(main, skip={'quick'})
     parser.add_argument('--quick', action='store_true', help='Ends within a minute.')
 
@@ -69,15 +72,7 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None)
 
 
 def benchmark(**quick: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that makes a function the ``main`` of a benchmark.
-
-    The docstring of the function may omit the options in ``COMMON``. If the function has an
-    argument ``device``, it runs with this device as torch's default, on which tensors are created.
-
-    Args:
-        **quick: Values that ``--quick`` gives to arguments, unless the function itself has an
-            argument ``quick``.
-    """
+    """Return a decorator that makes a function the ``main`` of a benchmark."""
     def decorate(main: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(main)
 
@@ -108,8 +103,7 @@ def _documented(text: str, signature: inspect.Signature) -> str:
 
 @contextmanager
 def default_device(device: torch.device | None) -> Iterator[None]:
-    """Return a context in which ``device`` is torch's default device. ``None`` is the initial
-    default, the CPU."""
+    """Return a context in which ``device`` is torch's default device."""
     before = torch.get_default_device()
     _set_default_device(device)
     try:
@@ -125,24 +119,18 @@ def _set_default_device(device: torch.device | None) -> None:
 
 def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
                seconds: float = 20.) -> dict[str, float]:
-    """Return the median seconds of each case. Cases alternate, see :func:`all_times`."""
+    """Return the median seconds of each case."""
     return {name: statistics.median(values)
             for name, values in all_times(cases, rounds, seconds).items()}
 
 
 def all_times(cases: dict[str, Callable[[], object]], rounds: int = 7,
               seconds: float = 20.) -> dict[str, list[float]]:
-    """Return the seconds of each run of each case. Cases alternate, so that slow phases of the
-    machine affect all cases.
-
-    Each round has another order, because a case leaves the caches warm or cold for the next case.
-    Every case runs once as a warm-up, which also compiles it, and then ``rounds`` times.
-
-    If all cases together take longer than ``seconds``, the number of rounds is reduced, to at least
-    two. If they are fast, it is raised up to a hundredfold, until they have taken ``A_ROUND``
-    seconds for each of the ``rounds``. A case that exceeds a GPU's memory has NaN seconds, and its
-    name is printed.
-    """
+    """Return the seconds of each run of each case."""
+    # The first run of each warms up and compiles. Then cases alternate, so that slow phases of the
+    # machine affect all, each round in another order, because a case leaves the caches warm or cold
+    # for the next. Slow cases have at least two rounds, fast ones up to a hundred times ``rounds``;
+    # what exceeds a GPU's memory takes NaN seconds.
     timed = stopwatch()
     times = {name: [] if _fits(name, functools.partial(timed, case)) else [math.nan]
              for name, case in cases.items()}
@@ -159,16 +147,7 @@ def all_times(cases: dict[str, Callable[[], object]], rounds: int = 7,
 
 def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[Tensor],
                     rounds: int) -> dict[str, dict[str, float]]:
-    """Return the median seconds of each case for each pass: a dict by pass of dicts by case.
-
-    The pass ``'train'`` is the forward and the backward pass, and ``'infer'`` is the forward pass
-    without gradients.
-
-    Args:
-        forwards (dict): Functions without arguments, by case.
-        inputs (list): The tensors to differentiate by.
-        rounds (int): Number of measurements of each case.
-    """
+    """Return the median seconds of each case for each pass: a dict by pass of dicts by case."""
     def train(forward: Callable[[], Tensor]) -> None:
         torch.autograd.grad(forward().sum(), inputs, allow_unused=True)
 
@@ -194,15 +173,11 @@ def _fits(name: str, run: Callable[[], object]) -> bool:
 
 
 def stopwatch() -> Callable[[Callable[[], object]], float]:
-    """Return a function that times a case in seconds on the default device.
-
-    On a GPU, two events measure the time. The case runs without a default device, which would slow
-    down torch's calls.
-    """
+    """Return a function that times a case in seconds on the default device."""
     seconds = _seconds_on_cpu if torch.get_default_device().type == 'cpu' else _seconds_on_gpu
 
     def timed(case: Callable[[], object]) -> float:
-        with default_device(None):
+        with default_device(None):  # which would slow down torch's calls
             return seconds(case)
     return timed
 
@@ -246,7 +221,7 @@ def machine() -> str:
 
 
 def saved_bytes(forward: Callable[[], object]) -> int:
-    """Return the bytes that autograd saves in a forward pass. Each storage counts once."""
+    """Return the bytes that autograd saves in a forward pass."""
     storages = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -264,12 +239,9 @@ def saved_bytes(forward: Callable[[], object]) -> int:
 
 def elsewhere(measured: Callable[..., Measured], *arguments: object,
               start: Literal['forkserver', 'spawn'] = 'forkserver') -> Measured:
-    """Run a function in a new process with the current default device, and return its result.
-
-    By default, the process comes from :func:`forkserver`. For timing, use ``start='spawn'``, which
-    takes seconds: a forked process cannot use torch's threads, and threads of its own compete for
-    the cores with the waiting threads of torch.
-    """
+    """Run a function in a new process with the current default device, and return its result."""
+    # Time needs ``spawn``, which takes seconds: a forked process cannot use torch's threads, and its
+    # own compete for the cores with those that wait.
     context = forkserver() if start == 'forkserver' else get_context(start)
     with ProcessPoolExecutor(1, context) as pool, ending_children():
         with without_interrupts():
@@ -279,10 +251,8 @@ def elsewhere(measured: Callable[..., Measured], *arguments: object,
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Return a context in which new processes do not receive Ctrl-C.
-
-    A terminal sends the signal to all processes. This process handles it after the context.
-    """
+    """Return a context in which new processes do not receive Ctrl-C."""
+    # A terminal sends the signal to all processes; this one handles it after the context.
     interrupts = []  # another thread, such as a progress bar's, may receive the signal
     before = signal.signal(signal.SIGINT, lambda *_: interrupts.append(1))
     # started here, because starting it later would unblock the signal
@@ -322,13 +292,9 @@ def forkserver() -> BaseContext:
 
 
 def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
-    """Return the peak memory in use during a step, in bytes above the memory before.
-
-    ``warm_up`` steps run first. The peak includes what these steps leave in memory, such as a
-    graph.
-    """
+    """Return the peak memory in use during a step, in bytes above the memory before."""
     free_at_once()
-    before = held_bytes()
+    before = held_bytes()  # the peak includes what the warm-up leaves, such as a graph
     for _ in range(warm_up):
         step()
     start_peak_over()
@@ -361,21 +327,16 @@ def _counts_process() -> bool:
 
 def free_at_once() -> None:
     """Make glibc return freed blocks of 128 KiB and more to the system, including blocks freed
-    earlier.
-
-    Otherwise glibc keeps all blocks below 32 MiB, and the peak depends on whether the next block
-    fits into a hole.
-    """
+    earlier."""
+    # Otherwise glibc keeps blocks below 32 MiB, and a peak depends on whether the next one fits into
+    # a hole.
     library, mmap_threshold = ctypes.CDLL(None), -3  # in its malloc.h
     library.mallopt(mmap_threshold, 1 << 17)
     library.malloc_trim(ctypes.c_size_t(0))
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
-    """Return the current or the maximum number of bytes of this process, as Linux reports them.
-
-    The current bytes are ``'VmRSS'``, and the maximum is ``'VmHWM'``.
-    """
+    """Return the current or the maximum number of bytes of this process, as Linux reports them."""
     for line in Path('/proc/self/status').read_text().splitlines():
         if line.startswith(f'{name}:'):
             return 1024 * int(line.split()[1])
@@ -398,16 +359,7 @@ def plain(axes: Axes) -> None:
 
 def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: Path, *,
             title: str, x: str, y: str) -> None:
-    """Draw curves on logarithmic axes into ``out/name.png``.
-
-    Args:
-        curves: The x values and the y values of each curve, by label.
-        name: Name of the file.
-        out: The folder of the file.
-        title: Title of the figure.
-        x: Label of the x axis.
-        y: Label of the y axis.
-    """
+    """Draw curves on logarithmic axes into ``out/name.png``."""
     figure = Figure(figsize=(7, 4.5), layout='constrained')
     axes = figure.subplots()
     for label, (at, values) in curves.items():

@@ -39,18 +39,7 @@ FEATURES = 11  # features per edge before their projection: length, direction an
 
 def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
-    """Time attention along a mesh, and return a row for each case.
-
-    For 16 heads of 64 channels, a row also has the time that the developers of anemoi published.
-
-    Args:
-        name: Name of the mesh.
-        shape: Numbers of queries, keys, and keys per query.
-        heads: Number of heads.
-        channels: Channels of a head.
-        dtype: Dtype of queries, keys and values.
-        rounds: Number of measurements.
-    """
+    """Time attention along a mesh, and return a row for each case."""
     graph = mesh(*shape)
     times = interleave(cases(graph, heads, channels, dtype), rounds)
     return [{'graph': name, 'queries': graph.num_queries, 'keys': graph.num_keys,
@@ -77,8 +66,7 @@ def spiral(num_points: int) -> np.ndarray:
 
 def cases(graph: BipartiteGraph, heads: int, channels: int,
           dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Return the functions to compare by name. Each runs a forward and a backward pass along the
-    mesh."""
+    """Return the functions to compare by name."""
     nodes = [torch.randn(size, heads, channels, dtype=dtype, requires_grad=True)
              for size in (graph.num_queries, graph.num_keys, graph.num_keys)]
     features = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in
@@ -101,8 +89,7 @@ def cases(graph: BipartiteGraph, heads: int, channels: int,
 
 @cache
 def is_installed() -> bool:
-    """Return whether anemoi's kernel is installed. If the kernel is missing, print a message,
-    once."""
+    """Return whether anemoi's kernel is installed."""
     if find_spec('anemoi') and find_spec('anemoi.models'):
         return True
     print('skipped anemoi, which is not installed; to install it: pip install --no-deps '
@@ -117,11 +104,7 @@ def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
 
 
 def anemoi_attention(graph: BipartiteGraph) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """Return a function that computes anemoi's attention along a graph.
-
-    The function accepts query, key, value, and the features of edges
-    ``[num_edges, heads, channels]``.
-    """
+    """Return a function that computes anemoi's attention along a graph."""
     from anemoi.models.triton.gt import graph_transformer_attention_conv
 
     key_indptr, _, position = graph.csc

@@ -1,7 +1,7 @@
 """Times of sampling a graph from a block model, and of the probabilities of its edges.
 
-    python -m experiments.benchmarks.sampler
-    python -m experiments.benchmarks.sampler --quick
+    python -m experiments.benchmarks.layer sampler
+    python -m experiments.benchmarks.layer sampler --quick
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from experiments.benchmarks.measure import (
     interleave,
     log_log,
     progress,
-    run_benchmark,
     seeded,
 )
 from experiments.runs.tables import report
@@ -57,14 +56,7 @@ def main(
 
 def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
     """Return rows with the times of each sampler, of the probabilities p_ij of the sampled edges,
-    and of the probabilities of all pairs.
-
-    Args:
-        n: Number of tokens.
-        density: Expected density of the graph.
-        clusters: Number of clusters.
-        rounds: Number of measurements.
-    """
+    and of the probabilities of all pairs."""
     model = block_model(n, density, clusters)
     factors = model.query_factor, model.mixing, model.key_factor
     edges = {name: sample(model) for name, sample in SAMPLERS.items()}
@@ -103,22 +95,9 @@ def measure(n: int, density: float, clusters: int, rounds: int) -> list[dict]:
 
 
 def block_model(n: int, density: float, clusters: int) -> FactorModel:
-    """Return a random FactorModel whose graphs have the expected density ``density``.
-
-    Memberships are drawn between 0 and 1, and the mixing matrix is random and scaled to the
-    density.
-
-    Args:
-        n: Number of tokens.
-        density: Expected fraction of all pairs that are edges.
-        clusters: Number of clusters.
-    """
+    """Return a random FactorModel whose graphs have the expected density ``density``."""
     generator = seeded()
     query, key = torch.rand(2, n, clusters, generator=generator)
     mixing = torch.rand(clusters, clusters, generator=generator).square()
     mixing *= density * n**2 / float(FactorModel(query, mixing, key).expected_edges())
     return FactorModel(*(x.requires_grad_() for x in (query, mixing, key)))
-
-
-if __name__ == '__main__':
-    run_benchmark(main)

@@ -3,10 +3,10 @@
 Random keys are anywhere in memory, so the time per edge is bound by memory. The table also has the
 time of only reading and writing the rows of an edge.
 
-    python -m experiments.benchmarks.scaling
-    python -m experiments.benchmarks.scaling --nodes '[1048576]' --rounds 3 \
+    python -m experiments.benchmarks.attention scaling
+    python -m experiments.benchmarks.attention scaling --nodes '[1048576]' --rounds 3 \
         --pattern 'SlidingWindow(4) | RandomKeys(7)'
-    python -m experiments.benchmarks.scaling --quick
+    python -m experiments.benchmarks.attention scaling --quick
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from experiments.benchmarks.measure import (
     log_log,
     max_held_bytes,
     progress,
-    run_benchmark,
     start_peak_over,
     stopwatch,
 )
@@ -73,7 +72,7 @@ def main(
 
 def measure(n: int, pattern: Pattern, heads: int, channels: int, rounds: int) -> dict:
     """Return the median time of a training step along a pattern, and its peak memory above the
-    memory before. The sequence has ``n`` tokens."""
+    memory before."""
     inputs = [torch.randn(n, heads, channels, requires_grad=True) for _ in range(3)]
     graph = pattern.build(n, seed=0)
     query, key, value = inputs
@@ -97,13 +96,7 @@ def train_step(inputs: list[Tensor], graph: BipartiteGraph) -> None:
 
 def seconds_of_memory(key: np.ndarray, n: int, channels: int) -> float:
     """Return the seconds per edge that it takes only to read the rows of keys, values and their
-    gradients in the order of the edges, and to write the gradients.
-
-    Args:
-        key: The key of each edge, ``[num_edges]``.
-        n: Number of tokens.
-        channels: Channels of a head.
-    """
+    gradients in the order of the edges, and to write the gradients."""
     parts = np.array_split(key, torch.get_num_threads())
     # Not zeros, whose pages map to a single cached page until they are written.
     calls = [(_walk, part, *np.ones((4, n, channels), np.float32)) for part in parts]
@@ -122,7 +115,3 @@ def _walk(keys, key, value, grad_key, grad_value):
         for c in range(key.shape[1]):
             grad_key[j, c] += key[j, c]
             grad_value[j, c] += value[j, c]
-
-
-if __name__ == '__main__':
-    run_benchmark(main)

@@ -106,8 +106,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int) -> list[dict]:
-    """Return a row with the time and the memory of each layer. Without ``setting.anew``, the edges
-    are sorted before the measurement."""
+    """Return a row with the time and the memory of each layer."""
     data, layers = setting.data(), {name: setting.layer(name) for name in LAYERS}
     with torch.no_grad():
         outs = [layer(*data) for layer in layers.values()]
@@ -128,8 +127,7 @@ def step(layer: nn.Module, *data: Tensor | None) -> None:
 
 
 def step_anew(layer: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> None:
-    """Run a training step with a new tensor of edges, so that the layer must sort the edges. It
-    caches the sorted edges of each tensor."""
+    """Run a training step with a new tensor of edges, so that the layer must sort the edges."""
     step(layer, x, edge_index.clone(), edge_attr)
 
 
@@ -143,11 +141,13 @@ def project(layer: nn.Module, x: Tensor) -> None:
 
 def peak_of_step(setting: Setting, name: str) -> int:
     """Return the peak memory of a training step of the layer called ``name``, in bytes, including
-    the sorted edges. A first step is not measured."""
+    the sorted edges."""
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
     return peak_bytes(lambda: step(layer, *data), warm_up=1)
 
 
 if __name__ == '__main__':
-    run_benchmark(main)
+    from experiments.benchmarks import gps
+
+    run_benchmark(main, gps=gps.main)

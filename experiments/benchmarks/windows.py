@@ -1,71 +1,43 @@
-"""Attention along windows, bands, blocks and the past, compared with SDPA and FlexAttention.
+"""Attention along windows, bands, blocks, the past and grids, beside SDPA and FlexAttention.
 
 SDPA receives a dense mask. FlexAttention is compiled with a function of positions, and has no
-backward pass on CPUs. If FlexAttention does not compile, its row is missing and the reason is
-printed.
+backward pass on CPUs. If it does not compile, its row is missing and the reason is printed.
 
-    python -m experiments.benchmarks.windows
-    python -m experiments.benchmarks.windows --quick
+    python -m experiments.benchmarks.attention windows
+    python -m experiments.benchmarks.attention windows --only '["image 64 x 64, 7 x 7"]' --heads 4
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import torch
+import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from experiments.benchmarks.grids import MaskFunction, draw, measure
-from experiments.benchmarks.measure import benchmark, progress, run_benchmark
+from experiments.benchmarks.measure import (
+    SPARSE,
+    benchmark,
+    default_device,
+    interleave,
+    machine,
+    progress,
+)
+from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
-from graphattn.patterns import Causal, Pattern, ShiftedWindows, SlidingWindow
+from graphattn import BipartiteGraph
+from graphattn.functional import edge_attention
+from graphattn.patterns import Causal, Neighborhood, Pattern, ShiftedWindows, SlidingWindow
 
-
-@benchmark(nodes=256, windows=(33, 129), blocks=(64,), compiled=False)
-def main(
-    nodes: PositiveInt = 4096,
-    windows: list[PositiveInt] = (33, 129, 257, 1025),
-    blocks: list[PositiveInt] = (64, 512),
-    heads: PositiveInt = 12,
-    channels: PositiveInt = 64,
-    rounds: PositiveInt = 5,
-    compiled: bool = True,
-    device: str = 'cpu',
-    out: Path = Path('runs/benchmarks'),
-) -> None:
-    """Time the forward pass, and forward with backward, in one interleaved run.
-
-    Args:
-        nodes: Number of tokens.
-        windows: Odd numbers of keys around each query. The first also makes a band, with three
-            tokens between keys.
-        blocks: Numbers of tokens of blocks that attend only to themselves.
-        compiled: Include FlexAttention, which takes a minute to compile.
-    """
-    rows = []
-    for name, (pattern, is_edge) in progress(patterns(windows, blocks).items(), 'windows'):
-        rows += measure({'pattern': name}, pattern.build(nodes), heads, channels, rounds,
-                        is_edge if compiled else None)
-    report(rows, 'windows', out)
-    draw(rows, 'windows', out)
-
-
-def patterns(windows: list[int], blocks: list[int]) -> dict[str, tuple[Pattern, MaskFunction]]:
-    """Return the patterns to compare by name. Each is a pair of the pattern and a function that
-    gives FlexAttention the same mask.
-
-    Args:
-        windows: Numbers of keys around a query.
-        blocks: Numbers of tokens of blocks that attend only to themselves.
-    """
-    found = {f'window of {window}': (SlidingWindow(window // 2), near(window // 2))
-             for window in windows}
-    radius = windows[0] // 2
-    found[f'band of {windows[0]}, every fourth key'] = (
-        SlidingWindow(radius, dilation=4), near(radius, 4))
-    found['causal'] = Causal(), lambda batch, head, query, key: key <= query
-    return found | {f'blocks of {block}': (ShiftedWindows(block, ()), together(block))
-                    for block in blocks}
+MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # batch, head, query, key
 
 
 def near(radius: int, dilation: int = 1) -> MaskFunction:
@@ -79,5 +51,165 @@ def together(block: int) -> MaskFunction:
     return lambda batch, head, query, key: query // block == key // block
 
 
-if __name__ == '__main__':
-    run_benchmark(main)
+def near_on_grid(lengths: Sequence[int], window: Sequence[int]) -> MaskFunction:
+    def is_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        near = query >= 0
+        for length, width in zip(lengths[::-1], window[::-1]):
+            start = (query % length - width // 2).clamp(0, length - width)
+            near = near & (key % length >= start) & (key % length < start + width)
+            query, key = query // length, key // length
+        return near
+    return is_near
+
+
+def shapes(nodes: int, windows: Sequence[int] = (33, 129, 257, 1025),
+           blocks: Sequence[int] = (64, 512), grids: dict[str, tuple] | None = None,
+           ) -> dict[str, tuple[int, Pattern, MaskFunction]]:
+    """Return the number of tokens, the pattern and the same mask for FlexAttention, by name."""
+    radius = windows[0] // 2
+    found = {f'window of {window}': (SlidingWindow(window // 2), near(window // 2))
+             for window in windows}
+    found[f'band of {windows[0]}, every fourth key'] = (
+        SlidingWindow(radius, dilation=4), near(radius, 4))
+    found['causal'] = Causal(), lambda batch, head, query, key: key <= query
+    found |= {f'blocks of {block}': (ShiftedWindows(block, ()), together(block))
+              for block in blocks}
+    return {name: (nodes, *pair) for name, pair in found.items()} | {
+        name: (math.prod(lengths), Neighborhood(window, lengths[1:]),
+               near_on_grid(lengths, window))
+        for name, (lengths, window) in (GRIDS if grids is None else grids).items()}
+
+
+# Lengths of the axes, and of the window along each, by name.
+GRIDS = {'image 64 x 64, 7 x 7': ((64, 64), (7, 7)),
+         'video 8 x 32 x 32, 3 x 5 x 5': ((8, 32, 32), (3, 5, 5)),
+         'video 8 x 32 x 32, 3 x 7 x 7': ((8, 32, 32), (3, 7, 7))}
+QUICK = dict(nodes=256, windows=(33,), blocks=(64,), grids={
+    'image 16 x 16, 7 x 7': ((16, 16), (7, 7)), 'video 4 x 8 x 8, 3 x 5 x 5': ((4, 8, 8),
+                                                                             (3, 5, 5))})
+
+
+@benchmark()
+def main(
+    nodes: PositiveInt = 4096,
+    only: list[str] | None = None,
+    heads: PositiveInt = 12,
+    channels: PositiveInt = 64,
+    rounds: PositiveInt = 5,
+    compiled: bool = True,
+    device: str = 'cpu',
+    quick: bool = False,
+    out: Path = Path('runs/benchmarks'),
+) -> None:
+    """Time the forward pass, and forward with backward, in one interleaved run.
+
+    Args:
+        nodes: Number of tokens, except along grids.
+        only: Names of the graphs, such as 'causal'; all if omitted.
+        compiled: Include FlexAttention, which takes a minute to compile.
+        quick: Use small graphs, without FlexAttention.
+    """
+    found = shapes(**QUICK) if quick else shapes(nodes)
+    if unknown := sorted(set(only or ()) - set(found)):
+        raise ValueError(f"'only' must contain only graphs from {[*found]} (got {unknown})")
+    rows = []
+    for name in progress(only or found, 'windows'):
+        n, pattern, is_edge = found[name]
+        rows += measure(name, pattern.build(n), heads, channels, rounds,
+                        is_edge if compiled and not quick else None)
+    report(rows, 'windows', out)
+    draw(rows, out)
+
+
+def measure(name: str, graph: BipartiteGraph, heads: int, channels: int, rounds: int,
+            is_edge: MaskFunction | None) -> list[dict]:
+    """Time all implementations of attention along a graph, and return a row for each."""
+    inputs = [torch.randn(graph.num_queries, heads, channels, requires_grad=True)
+              for _ in range(3)]
+    forwards = cases(graph, inputs)
+    inferred = dict(forwards)
+    if is_edge is not None:
+        inferred |= flex(is_edge, inputs)
+    times = interleave({f'{case}/infer': partial(infer, each) for case, each in inferred.items()}
+                       | {f'{case}/train': partial(train, each, inputs)
+                          for case, each in forwards.items()}, rounds, seconds=60.)
+    return [{'graph': name, 'density': graph.density(), 'case': case,
+             'forward ms': 1e3 * times[f'{case}/infer'],
+             'masked SDPA / forward': times['masked SDPA/infer'] / times[f'{case}/infer'],
+             'forward+backward ms': 1e3 * times.get(f'{case}/train', math.nan),
+             'masked SDPA / forward+backward':
+                 times['masked SDPA/train'] / times.get(f'{case}/train', math.nan)}
+            for case in inferred]
+
+
+def cases(graph: BipartiteGraph, inputs: list[Tensor]) -> dict[str, Callable[[], Tensor]]:
+    mask, backend = graph.to_mask(), SPARSE[graph.device.type][-1]
+
+    def sdpa(mask: Tensor | None) -> Tensor:
+        out = F.scaled_dot_product_attention(*in_heads(inputs), attn_mask=mask)
+        return out[0].transpose(0, 1)
+
+    return {f'graphattn, {backend}': partial(edge_attention, *inputs, graph, backend=backend),
+            'masked SDPA': partial(sdpa, mask), 'full SDPA': partial(sdpa, None)}
+
+
+def in_heads(inputs: list[Tensor]) -> list[Tensor]:
+    return [each.transpose(0, 1)[None] for each in inputs]  # [1, heads, tokens, channels]
+
+
+def flex(is_edge: MaskFunction, inputs: list[Tensor]) -> dict[str, Callable[[], Tensor]]:
+    """Return compiled FlexAttention by name, or nothing if it does not compile."""
+    size, device = inputs[0].size(0), inputs[0].device
+    contiguous = [each.detach().contiguous() for each in in_heads(inputs)]
+    with default_device(None):
+        block_mask = create_block_mask(is_edge, None, None, size, size, device=str(device))
+        torch.compiler.reset()  # which limits how often a function is compiled
+        attend = torch.compile(flex_attention, dynamic=False)
+
+        def run() -> Tensor:
+            return attend(*contiguous, block_mask=block_mask)[0].transpose(0, 1)
+
+        try:
+            with torch.no_grad():
+                run()
+        except Exception as error:
+            print(f'skipped FlexAttention, which does not compile: {str(error).splitlines()[0]}')
+            return {}
+    return {'FlexAttention': run}
+
+
+def infer(forward: Callable[[], Tensor]) -> None:
+    with torch.no_grad():
+        forward()
+
+
+def train(forward: Callable[[], Tensor], inputs: list[Tensor]) -> None:
+    torch.autograd.grad(forward().sum(), inputs)
+
+
+def draw(rows: list[dict], out: Path) -> None:
+    names, kinds = (list(dict.fromkeys(row[key] for row in rows)) for key in ('graph', 'case'))
+    figure = Figure(figsize=(9, 1 + len(names)), layout='constrained')
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (column, title) in zip(panels, (('forward ms', 'forward'),
+                                              ('forward+backward ms', 'forward + backward'))):
+        times = {(row['graph'], row['case']): row[column] for row in rows}
+        for number, case in enumerate(kinds):
+            place = np.arange(len(names)) + 0.8 * (number + 0.5) / len(kinds) - 0.4
+            bars = axes.barh(place, [times.get((name, case), math.nan) for name in names],
+                             0.8 / len(kinds), label=case)
+            axes.bar_label(bars, fmt=rounded, padding=2, fontsize='x-small')
+        axes.set(xscale='log', xlabel='milliseconds', title=title,
+                 yticks=range(len(names)), yticklabels=names)
+        axes.margins(x=0.2)
+        axes.xaxis.set_major_formatter('{x:,g}')
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(axis='x')
+    panels[0].invert_yaxis()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
+    figure.suptitle(machine(), fontsize='medium')
+    report_figure(figure, 'windows', out)
+
+
+def rounded(number: float) -> str:
+    return f'{number:,.0f}' if number >= 100 else f'{number:.3g}'

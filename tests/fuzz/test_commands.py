@@ -48,8 +48,7 @@ QUESTIONS = {
 GRAPHS = ['--n', '--out', '--pattern', '--seed', '--samples', '--example', '--graph',
           '--checkpoint', '--unknown', '']
 STUDIES = {study.__name__.split('.')[-1]: study for study in (masks, planted, rolling)}
-BENCHMARKS = ['attention', 'crossover', 'diffusion', 'layer', 'length', 'ordering', 'sampler',
-              'scaling']
+BENCHMARKS = ['attention', 'diffusion', 'layer', 'length', 'sampler', 'scaling', 'windows']
 
 
 @pytest.fixture(autouse=True)

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from experiments.benchmarks import (
-    crossover,
     diffusion,
     layer,
     length,
     measure,
     sampler,
     transformer_conv,
+    windows,
 )
 from experiments.benchmarks.layer import released_algorithm
 from experiments.benchmarks.measure import (
@@ -49,10 +49,9 @@ def run_once(cases, *_, **__):
 
 @pytest.mark.slow
 @in_forks
-@pytest.mark.parametrize('name', ['atlas', 'attention', 'crossover', 'decoding', 'diffusion',
-                                  'distributed', 'gps', 'grids', 'hugging_face',
-                                  'layer', 'length', 'long_encoder', 'ordering', 'sampler',
-                                  'scaling', 'windows'])
+@pytest.mark.parametrize('name', ['atlas', 'attention', 'decoding', 'diffusion', 'distributed',
+                                  'gps', 'hugging_face', 'layer', 'length', 'long_encoder',
+                                  'sampler', 'scaling', 'windows'])
 def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
     monkeypatch.setattr(length, 'CHANNELS', 16)
     monkeypatch.setattr(length, 'HEADS', 2)
@@ -68,16 +67,29 @@ def test_layers_at_their_initial_density_alone_are_not_drawn(tmp_path, capsys):
     assert "no figure, because it requires a density" in capsys.readouterr().out
 
 
-def test_the_pairs_at_which_calls_of_dense_attention_pay_lie_between_those_measured(
-        tmp_path, monkeypatch, capsys):
-    times = iter([3., 1.] * 2 + [1 / 3, 1.])  # of dense attention
-    monkeypatch.setattr(crossover, 'interleave',
-                        lambda cases, rounds: dict.fromkeys(cases, 1.) | {'sdpa': next(times)})
-    crossover.main(lengths=[10, 20, 30], out=tmp_path)
-    assert 'PAIRS_OF_A_CALL is 24576; measured here: 650.0' in capsys.readouterr().out
-    row = {'n': 5, 'numba ms': 1., 'sdpa ms': 2.}
-    assert crossover.dense_from([row], 'numba', 'n') == 'above 5'
-    assert crossover.dense_from([row | {'numba ms': 3.}], 'numba', 'n') == 5
+def test_the_first_argument_may_name_a_mode(capsys, tmp_path):
+    @benchmark()
+    def main(out: str) -> None:
+        """Say one."""
+        print('one', out)
+
+    @benchmark()
+    def other(out: str, size: int = 1) -> None:
+        """Say other."""
+        print('other', size)
+
+    run_benchmark(main, ['--out', str(tmp_path)], other=other)
+    run_benchmark(main, ['other', '--size', '3', '--out', str(tmp_path)], other=other)
+    assert capsys.readouterr().out == f'one {tmp_path}\nother 3\n'
+    with pytest.raises(SystemExit):
+        run_benchmark(main, ['--help'], other=other)
+    assert 'Modes, as the first argument: other.' in capsys.readouterr().out
+
+
+def test_windows_of_grids_are_the_pairs_that_flex_attention_gets():
+    for n, pattern, is_edge in windows.shapes(**windows.QUICK).values():
+        query, key = torch.meshgrid(torch.arange(n), torch.arange(n), indexing='ij')
+        assert torch.equal(pattern.build(n).to_mask(), is_edge(None, None, query, key))
 
 
 @pytest.mark.slow

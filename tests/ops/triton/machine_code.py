@@ -1,0 +1,213 @@
+"""Registers, memory and instructions of the GPU kernels, compiled without a GPU.
+
+    TRITON_INTERPRET=0 python -m tests.ops.triton.machine_code 90 bfloat16 64 'bias and gate'
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+from unittest.mock import patch
+
+import torch
+import triton
+from torch import Tensor
+from torch._C import DispatchKey
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from graphattn import ops
+from graphattn.ops.sample.triton import compare
+from graphattn.ops.sample.triton.draws import Draws
+from graphattn.ops.triton import rows
+from graphattn.ops.triton.plans import Arriving
+from graphattn.patterns import RandomKeys
+from graphattn.samplers import FactorModel
+
+_TYPES = {torch.float64: 'fp64', torch.float32: 'fp32', torch.float16: 'fp16',
+          torch.bfloat16: 'bf16', torch.bool: 'i1', torch.int64: 'i64', torch.int32: 'i32',
+          torch.uint16: 'u16'}
+
+
+class Launch(NamedTuple):
+    """A launch of a Triton kernel, with what determines how the kernel is compiled."""
+
+    kernel: JITFunction
+    arguments: dict[str, object]
+    options: dict[str, int]  # warps, and registers if they are bounded
+
+    def source(self) -> ASTSource:
+        signature, constants, attributes = {}, {}, {}
+        for number, parameter in enumerate(self.kernel.params):
+            value = self.arguments[parameter.name]
+            if isinstance(value, Tensor):
+                signature[parameter.name] = f'*{_TYPES[value.dtype]}'
+                attributes[number,] = [['tt.divisibility', 16]]  # as torch aligns tensors
+            elif parameter.is_constexpr or value is None:
+                signature[parameter.name], constants[number,] = 'constexpr', value
+            else:
+                signature[parameter.name] = parameter.annotation_type or 'i32'
+        return ASTSource(self.kernel, signature, constants, attributes)
+
+    @property
+    def edges_of_a_warp(self) -> int:
+        """The edges, pairs or draws that a warp processes at once."""
+        columns = next((self.arguments[name] for name in ('EDGES', 'COLUMNS', 'KEYS', 'DRAWS')
+                        if name in self.arguments), 1)
+        of_program = self.arguments.get('ROWS', self.arguments.get('TASKS', 1)) * columns
+        return of_program // self.options['num_warps']
+
+
+class MachineCode(NamedTuple):
+    registers: int  # per thread
+    spilled: int  # bytes per thread
+    shared: int  # bytes per program
+    loop: Counter[str]  # how often each instruction occurs in the longest innermost loop
+    spills_in_loops: int  # instructions in this loop and those around it that move spilled values
+
+
+def compiled(launch: Launch, capability: int) -> MachineCode:
+    """Compile a launch for a compute capability (90 is 9.0). Triton caches the result on disk."""
+    kernel = triton.compile(launch.source(), target=GPUTarget('cuda', capability, 32),
+                            options=launch.options)
+    sizes = {name: int(size) for name, size in re.findall(
+        r'(REG|STACK|LOCAL):(\d+)', _dumped(kernel.asm['cubin'], '--dump-resource-usage'))}
+    lines = [(int(at, 16), name, operands) for at, name, operands in re.findall(
+        r'/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);',
+        _dumped(kernel.asm['cubin'], '--dump-sass'))]
+    # A loop reaches from the target of a backward jump to the jump.
+    loops = sorted((int(target[1], 16), at) for at, name, operands in lines if name.startswith(
+        'BRA') and (target := re.search(r'0x([0-9a-f]+)', operands)) and int(target[1], 16) < at)
+    inner = [(a, b) for a, b in loops if not any((a, b) != (c, d) and a <= c and d <= b
+                                                 for c, d in loops)]
+    spilled = sizes['STACK'] + sizes['LOCAL']
+
+    def between(first: int, last: int) -> Counter[str]:
+        return Counter(name for at, name, _ in lines if first <= at <= last)
+
+    longest = max((between(*loop) for loop in inner), key=Counter.total, default=Counter())
+    whole = max((between(*loop) for loop in loops), key=Counter.total, default=Counter())
+    return MachineCode(sizes['REG'], spilled, kernel.metadata.shared, longest, sum(
+        count for name, count in whole.items() if spilled and name.startswith(('LDL', 'STL'))))
+
+
+def _dumped(binary: bytes, option: str) -> str:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / 'kernel.cubin'
+        path.write_bytes(binary)
+        tool = Path(triton.__file__).parent / 'backends/nvidia/bin/cuobjdump'
+        return subprocess.run([tool, option, path], capture_output=True, text=True,
+                              check=True).stdout
+
+
+# Launches ############################################################################
+
+
+def launches_of(work: Callable[[], object]) -> list[Launch]:
+    """Return the launches of a function on CUDA, which is called with CPU tensors."""
+    recorded = []
+
+    def record(kernel: JITFunction, *arguments, grid, warmup, **named) -> None:
+        names = [parameter.name for parameter in kernel.params]
+        constants = {name: named.pop(name) for name in names if name in named}
+        recorded.append(Launch(kernel, {**dict(zip(names, arguments)), **constants}, named))
+
+    # Numbers that the GPU computes are not there yet, and rows are cut as if they were longer.
+    with (patch.object(JITFunction, 'run', record), patch.object(rows, 'UNCUT_PARTS', 0),
+          patch.object(Arriving, 'now', lambda self: None), torch.no_grad()):
+        work()
+    return recorded
+
+
+def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
+              heads: int = 16, num_features: int = 0) -> dict[str, list[Launch]]:
+    """Return the launches of each operator for these sizes and terms of the logits."""
+    ops.load('triton')
+    graph = RandomKeys(degree).build(2 * degree, seed=0)
+    query = torch.zeros(graph.num_queries, heads, channels, dtype=dtype)
+    weight = torch.zeros(heads, graph.num_edges)
+    bias = weight.t() if 'bias' in terms else None
+    gate = weight.t() if 'gate' in terms else None
+    seed = torch.zeros(1, dtype=torch.long) if 'dropout' in terms else None
+    edges, ptrs = (*graph.csr, *graph.csc), graph.segments.ptrs
+    dropout_p, softcap = 0. if seed is None else 0.1, 50. if 'softcap' in terms else 0.
+    teleport, logits = torch.zeros(2, len(query), heads), (query, query, bias, gate, None)
+    features = weight.new_zeros(len(query), heads, num_features)
+    has_features = num_features > 0
+    at_edges = (features.to(dtype), torch.zeros(graph.num_edges, num_features, dtype=dtype)) if (
+        has_features) else (None, None)
+    attended = (*(query,) * 3, *at_edges, bias, gate, None, *edges, *ptrs, seed, 0.1, softcap,
+                dropout_p)
+    diffused = (*(query,) * 3, bias, gate, None, teleport, *edges, seed, 0.1, softcap, dropout_p)
+    out, statistics = query.to(weight.dtype), weight.new_empty(len(query), heads, 2)
+    messages, needs = weight.new_empty(2, heads, len(query), channels), (bias is not None,
+                                                                         gate is not None)
+    arguments = {
+        'edge_attention': attended,
+        'edge_attention_backward': (out, features if has_features else None, out, features,
+                                    statistics, *attended, has_features, *needs),
+        'edge_dot': (query, query, *edges, *ptrs),
+        'edge_dot_backward': (weight.t().to(dtype), query, query, *edges, *ptrs),
+        'attention_weights': (*logits, *edges, 0.1, softcap),
+        'attention_weights_backward': (weight, weight, statistics.transpose(0, 1), *logits,
+                                       *edges, 0.1, softcap, *needs, False),
+        'weighted_sum': (weight, query, *edges, *ptrs),
+        'diffused_attention': (*diffused, True),
+        'diffused_attention_backward': (query, statistics.transpose(0, 1), messages, *diffused,
+                                        True, *needs, False, True)}
+    return {name: launches_of(partial(getattr(torch.ops.graphattn, name).default._op_dk,
+                                      DispatchKey.CUDA, *given))
+            for name, given in arguments.items()}
+
+
+def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:
+    """Return the launches that compare the probability of every pair with a random number."""
+    factor, mixing = torch.ones(128, clusters, dtype=dtype), torch.zeros(clusters, clusters)
+    return launches_of(lambda: compare(FactorModel(factor, mixing.to(dtype), factor), None))
+
+
+def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
+    """Return the launches that sample few edges, by Algorithm 1 and by thinning."""
+    factor = torch.ones(256, clusters, dtype=dtype)
+    model = FactorModel(factor, torch.zeros(clusters, clusters, dtype=dtype), factor)
+
+    def draw() -> None:
+        for thins in (False, True):
+            draws = Draws(model, None, thins=thins)
+            draws.most, draws.max_expected, draws.total = 128, 0., 0  # not counted here
+            draws.to_graph(by_name=True)
+
+    return launches_of(draw)
+
+
+def distinct(dtype: torch.dtype, channels: int, terms: str, *,
+             degree: int = 64) -> Iterator[tuple[str, Launch]]:
+    """Yield the launches of all operators and samplers that compile to other code, by name."""
+    found = {f'{name}, features' if size else name: launches for size in (0, channels) for
+             name, launches in operators(dtype, channels, terms, degree=degree,
+                                         num_features=size).items()}
+    if dtype in (torch.float32, torch.float64):
+        found |= {'sampling': sampling(dtype, channels), 'drawing': drawing(dtype, channels)}
+    seen = set()
+    for name, launches in found.items():
+        for launch in launches:
+            source = launch.source().hash(), *launch.options.values()
+            if source not in seen:
+                seen.add(source)
+                yield name, launch
+
+
+if __name__ == '__main__':
+    capability, name, channels, terms = sys.argv[1:]
+    for operator, launch in distinct(getattr(torch, name), int(channels), terms):
+        code = compiled(launch, int(capability))
+        print(f'{operator:36}{launch.kernel.__name__:26}{code.registers:5} registers'
+              f'{code.spilled:6} bytes spilled{code.shared:8} shared{code.loop.total():6} in loop')
