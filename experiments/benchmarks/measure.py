@@ -47,9 +47,11 @@ Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None,
                   **modes: Callable[..., None]) -> None:
     """Run ``main``, or the mode that the first argument names, with the options that follow."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] and arguments[0] in modes:
-        main, arguments = modes[arguments[0]], arguments[1:]
+    words = sys.argv[1:] if arguments is None else arguments
+    if words and words[0] in modes:
+        main = modes[words.pop(0)]
+        if arguments is None:
+            sys.argv[1:] = words  # from which importing takes the user's modules
     parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False,
                             epilog=f'Modes, as the first argument: {", ".join(modes)}.' if modes
                             else None)
@@ -240,8 +242,8 @@ def saved_bytes(forward: Callable[[], object]) -> int:
 def elsewhere(measured: Callable[..., Measured], *arguments: object,
               start: Literal['forkserver', 'spawn'] = 'forkserver') -> Measured:
     """Run a function in a new process with the current default device, and return its result."""
-    # Time needs ``spawn``, which takes seconds: a forked process cannot use torch's threads, and its
-    # own compete for the cores with those that wait.
+    # Time needs ``spawn``, which takes seconds: a forked process cannot use torch's threads, and
+    # its own compete for the cores with those that wait.
     context = forkserver() if start == 'forkserver' else get_context(start)
     with ProcessPoolExecutor(1, context) as pool, ending_children():
         with without_interrupts():
@@ -328,8 +330,8 @@ def _counts_process() -> bool:
 def free_at_once() -> None:
     """Make glibc return freed blocks of 128 KiB and more to the system, including blocks freed
     earlier."""
-    # Otherwise glibc keeps blocks below 32 MiB, and a peak depends on whether the next one fits into
-    # a hole.
+    # Otherwise glibc keeps blocks below 32 MiB, and a peak depends on whether the next one fits a
+    # hole.
     library, mmap_threshold = ctypes.CDLL(None), -3  # in its malloc.h
     library.mallopt(mmap_threshold, 1 << 17)
     library.malloc_trim(ctypes.c_size_t(0))

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from multiprocessing import active_children
+from pathlib import Path
 from threading import Thread
 
 import pandas as pd
@@ -69,12 +70,12 @@ def test_layers_at_their_initial_density_alone_are_not_drawn(tmp_path, capsys):
 
 def test_the_first_argument_may_name_a_mode(capsys, tmp_path):
     @benchmark()
-    def main(out: str) -> None:
+    def main(out: Path) -> None:
         """Say one."""
         print('one', out)
 
     @benchmark()
-    def other(out: str, size: int = 1) -> None:
+    def other(out: Path, size: int = 1) -> None:
         """Say other."""
         print('other', size)
 
