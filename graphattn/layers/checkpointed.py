@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
+from functools import partial, wraps
+from types import MethodType
 from typing import Any
 
 import torch
@@ -25,6 +26,17 @@ def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generat
     asked = getattr(run, '__self__', run), *options.values()
     as_now = _AsNow([part for part in asked if isinstance(part, nn.Module)], generator)
     return once_more(context_fn=lambda: (nullcontext(), as_now))
+
+
+def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate ``forward``, so that modules with ``recompute`` store only its inputs for the backward
+    pass, which repeats it."""
+    @wraps(forward)
+    def run(self, *inputs: Any, generator: torch.Generator | None = None, **options: Any) -> Any:
+        if self.recompute:
+            return checkpointed(MethodType(forward, self), *inputs, generator=generator, **options)
+        return forward(self, *inputs, generator=generator, **options)
+    return run
 
 
 class _AsNow:
