@@ -29,8 +29,7 @@ def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generat
 
 
 def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate ``forward``, so that modules with ``recompute`` store only its inputs for the backward
-    pass, which repeats it."""
+    """Decorate ``forward``, so that the backward pass of modules with ``recompute`` repeats it."""
     @wraps(forward)
     def run(self, *inputs: Any, generator: torch.Generator | None = None, **options: Any) -> Any:
         if self.recompute:
