@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial, wraps
-from types import MethodType
 from typing import Any
 
 import torch
@@ -18,12 +17,12 @@ from torch.utils.checkpoint import checkpoint
 def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generator | None,
                  **options: Any) -> Any:
     """Return ``run(*inputs, generator=generator, **options)`` under an activation checkpoint."""
-    # The backward pass calls run, a module or its method, again with the same random numbers.
+    # The backward pass calls run again with the same random numbers.
     once_more = partial(checkpoint, run, *inputs, use_reentrant=False, generator=generator,
                         **options)
     if torch.compiler.is_compiling() and generator is None:
         return once_more()  # compiled code treats parameters as arguments
-    asked = getattr(run, '__self__', run), *options.values()
+    asked = run, *inputs, *options.values()
     as_now = _AsNow([part for part in asked if isinstance(part, nn.Module)], generator)
     return once_more(context_fn=lambda: (nullcontext(), as_now))
 
@@ -33,7 +32,7 @@ def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
     def run(self, *inputs: Any, generator: torch.Generator | None = None, **options: Any) -> Any:
         if self.recompute:
-            return checkpointed(MethodType(forward, self), *inputs, generator=generator, **options)
+            return checkpointed(forward, self, *inputs, generator=generator, **options)
         return forward(self, *inputs, generator=generator, **options)
     return run
 
