@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, signature
 from typing import Any
 
@@ -26,7 +26,7 @@ class Explained:
     def __new__(cls, *args: Any, **kwargs: Any):
         # Not in a metaclass, whose signature would replace that of __init__.
         if kwargs:
-            accepted = _accepted(cls)
+            accepted = parameters_of(cls)
             for name in kwargs if accepted is not None else ():
                 if name not in accepted:
                     raise TypeError(_unknown(name, cls.__name__, accepted))
@@ -42,12 +42,7 @@ class Explained:
         raise _not_by_jit(self)
 
 
-def _accepted(cls: type) -> dict[str, Parameter] | None:
-    if '_accepted' not in vars(cls):
-        cls._accepted = parameters_of(cls)
-    return cls._accepted
-
-
+@cache
 def parameters_of(cls: type) -> dict[str, Parameter] | None:
     """Return all parameters of a constructor by name, also those that ``**kwargs`` pass on; None if
     any name is accepted."""

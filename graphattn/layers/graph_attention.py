@@ -267,14 +267,36 @@ class GraphAttention(nn.Module, Explained):
         self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph | PairMask,
         terms: LogitTerms, ptr: Tensor, placement: Placement, needs_weights: bool,
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        is_soft = isinstance(graph, PairMask)
+        attention, is_soft = self.attention, isinstance(graph, PairMask)
         if needs_weights and (is_soft or placement is not LOCAL):
             raise ValueError("'return_attention_weights' must be False for soft masks, which have "
                              "no edges, and with a 'placement' (got True)")
+        teleport = attention.teleport if self.teleport_logit is None else self.teleport()
+        options = dict(hops=attention.hops, teleport=teleport,
+                       dropout_p=attention.dropout if attention.training else 0.)
         if is_soft:
-            return self._along_pairs(query, key, value, ptr, graph), None
-        out = self._along_edges(query, key, value, placement, graph, terms, needs_weights)
+            return functional.pair_attention(
+                query, key, value, ptr, graph, scale=attention.scale, softcap=attention.softcap,
+                sink=self.sink, **options), None
+        owners = self._owners(graph, query.size(0),
+                              key.size(0) if placement.num_tokens is None else placement.num_tokens)
+        out = attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
+                        sink=self.sink, teleport=teleport,
+                        placement=placement.place(attention, key, graph, owners, **options),
+                        return_attention_weights=needs_weights)
+        placement.attended(attention)
         return out if needs_weights else (out, None)
+
+    def _owners(self, graph: BipartiteGraph, num_tokens: int, num_keys: int) -> int | None:
+        # the number of heads if each has its own graph
+        sizes = graph.num_queries, graph.num_keys
+        if sizes == (num_tokens, num_keys):
+            return None
+        if sizes != (self.heads * num_tokens, self.heads * num_keys):
+            raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
+                             f"{self.heads * num_tokens} if each head has its own graph (got "
+                             f"{graph.num_queries} queries and {graph.num_keys} keys)")
+        return self.heads
 
     def _check_memory(self, ptr: Tensor, placement: Placement, memory: Tensor | None,
                       memory_ptr: Tensor | None) -> None:
@@ -289,36 +311,6 @@ class GraphAttention(nn.Module, Explained):
         check_ptr('memory_ptr', memory_ptr, memory.size(0), memory.device)
         check_pointer('ptr', ptr, memory.device)
         check_same_sequences(ptr, memory_ptr, 'memory_ptr')
-
-    def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
-                     mask: PairMask) -> Tensor:
-        teleport = self.attention.teleport if self.teleport_logit is None else self.teleport()
-        return functional.pair_attention(
-            query, key, value, ptr, mask, scale=self.attention.scale,
-            softcap=self.attention.softcap, sink=self.sink, hops=self.attention.hops,
-            teleport=teleport, dropout_p=self.attention.dropout if self.attention.training else 0.)
-
-    def _along_edges(
-        self, query: Tensor, key: Tensor, value: Tensor, placement: Placement,
-        graph: BipartiteGraph, terms: LogitTerms, needs_weights: bool,
-    ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        attention, num_tokens = self.attention, query.size(0)
-        num_keys = key.size(0) if placement.num_tokens is None else placement.num_tokens
-        sizes = graph.num_queries, graph.num_keys
-        teleport = None if self.teleport_logit is None else self.teleport()
-        owners = None if sizes == (num_tokens, num_keys) else self.heads
-        if owners is not None and sizes != (owners * num_tokens, owners * num_keys):
-            raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
-                             f"{self.heads * num_tokens} if each head has its own graph (got "
-                             f"{graph.num_queries} queries and {graph.num_keys} keys)")
-        placed = placement.place(attention, key, graph, owners, hops=attention.hops,
-                                 teleport=attention.teleport if teleport is None else teleport,
-                                 dropout_p=attention.dropout if attention.training else 0.)
-        out = attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
-                        sink=self.sink, teleport=teleport, placement=placed,
-                        return_attention_weights=needs_weights)
-        placement.attended(attention)
-        return out
 
     def extra_repr(self) -> str:
         shared = f', num_kv_heads={self.num_kv_heads}' if self.num_kv_heads < self.heads else ''

@@ -168,19 +168,10 @@ num_segments=2, density=32.4%))
                     nn.init.normal_(embedding.weight, std=embedding_std)
 
     def _add_layers(
-        self,
-        source: GraphSource | Pattern | list[GraphSource | Pattern | str] | str | None,
-        attention: nn.Module | None,
-        channels: int,
-        *,
-        heads: int,
-        num_layers: int,
-        share_source: bool = False,
-        causal: bool = False,
-        dropout: float = 0.,
-        norm_first: bool = True,
-        norm_eps: float = 1e-5,
-        **layer: Any,
+        self, source: GraphSource | Pattern | list[GraphSource | Pattern | str] | str | None,
+        attention: nn.Module | None, channels: int, *, heads: int, num_layers: int,
+        share_source: bool = False, causal: bool = False, dropout: float = 0.,
+        norm_first: bool = True, norm_eps: float = 1e-5, **layer: Any,
     ) -> list[nn.Module | None]:
         # returns the sources or the other attention modules of the layers
         check_sides(num_layers=num_layers)

@@ -148,16 +148,9 @@ class GraphTransformer(nn.Module, Explained):
                                   nn.Linear(channels, out_channels))
 
     def _add_layers(
-        self,
-        channels: int,
-        local: Local | None,
-        *,
-        heads: int,
-        num_layers: int,
+        self, channels: int, local: Local | None, *, heads: int, num_layers: int,
         source: GraphSource | Pattern | list[GraphSource | Pattern | str] | str | None = None,
-        attention: nn.Module | None = None,
-        dropout: float = 0.,
-        attention_dropout: float = 0.,
+        attention: nn.Module | None = None, dropout: float = 0., attention_dropout: float = 0.,
         norm: str = 'batch_norm',
     ) -> None:
         check_sides(heads=heads, num_layers=num_layers)
