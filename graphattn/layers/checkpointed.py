@@ -30,10 +30,10 @@ def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generat
 def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate ``forward``, so that the backward pass of modules with ``recompute`` repeats it."""
     @wraps(forward)
-    def run(self, *inputs: Any, generator: torch.Generator | None = None, **options: Any) -> Any:
+    def run(self, *inputs: Any, **options: Any) -> Any:
         if self.recompute:
-            return checkpointed(forward, self, *inputs, generator=generator, **options)
-        return forward(self, *inputs, generator=generator, **options)
+            return checkpointed(forward, self, *inputs, **{'generator': None, **options})
+        return forward(self, *inputs, **options)
     return run
 
 

@@ -213,12 +213,14 @@ class GraphAttention(nn.Module, Explained):
                                  "positions; omit 'rotation'")
         if edge_bias is not None:
             _check_bias(edge_bias, graph)
-        shard_of(placement)  # or raises
+        if placement is not LOCAL:
+            shard_of(placement)  # or raises
         if memory is not None or memory_ptr is not None:
             self._check_memory(ptr, placement, memory, memory_ptr)
         source = self.source if source is None else check_source(source, self.heads)
         attended = x if memory is None else memory
-        query, key, value = self._project(x, attended)
+        projected = self.lin_query(x), self.lin_key(attended), self.lin_value(attended)
+        query, key, value = (tokens.unflatten(-1, (-1, self.head_channels)) for tokens in projected)
         if graph is None:
             graph = self._edges(source, query, key, ptr, memory_ptr, placement, generator)
         else:
@@ -231,10 +233,6 @@ class GraphAttention(nn.Module, Explained):
         out = self.lin_out(out.flatten(1))
         wanted = [graph] * return_graph + [weights] * return_attention_weights
         return (out, *wanted) if wanted else out
-
-    def _project(self, x: Tensor, attended: Tensor) -> tuple[Tensor, ...]:
-        projected = self.lin_query(x), self.lin_key(attended), self.lin_value(attended)
-        return tuple(tokens.unflatten(-1, (-1, self.head_channels)) for tokens in projected)
 
     def _edges(
         self, source: GraphSource | None, query: Tensor, key: Tensor, ptr: Tensor,
@@ -278,25 +276,20 @@ class GraphAttention(nn.Module, Explained):
             return functional.pair_attention(
                 query, key, value, ptr, graph, scale=attention.scale, softcap=attention.softcap,
                 sink=self.sink, **options), None
-        owners = self._owners(graph, query.size(0),
-                              key.size(0) if placement.num_tokens is None else placement.num_tokens)
+        num_tokens, num_keys = query.size(0), placement.num_tokens
+        num_keys = key.size(0) if num_keys is None else num_keys
+        sizes = graph.num_queries, graph.num_keys
+        owners = None if sizes == (num_tokens, num_keys) else self.heads
+        if owners is not None and sizes != (owners * num_tokens, owners * num_keys):
+            raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
+                             f"{owners * num_tokens} if each head has its own graph (got "
+                             f"{graph.num_queries} queries and {graph.num_keys} keys)")
         out = attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
                         sink=self.sink, teleport=teleport,
                         placement=placement.place(attention, key, graph, owners, **options),
                         return_attention_weights=needs_weights)
         placement.attended(attention)
         return out if needs_weights else (out, None)
-
-    def _owners(self, graph: BipartiteGraph, num_tokens: int, num_keys: int) -> int | None:
-        # the number of heads if each has its own graph
-        sizes = graph.num_queries, graph.num_keys
-        if sizes == (num_tokens, num_keys):
-            return None
-        if sizes != (self.heads * num_tokens, self.heads * num_keys):
-            raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
-                             f"{self.heads * num_tokens} if each head has its own graph (got "
-                             f"{graph.num_queries} queries and {graph.num_keys} keys)")
-        return self.heads
 
     def _check_memory(self, ptr: Tensor, placement: Placement, memory: Tensor | None,
                       memory_ptr: Tensor | None) -> None:
