@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import wraps
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, wraps
 from inspect import Parameter, signature
 from typing import Any
 
@@ -19,11 +19,14 @@ class Explained:
 
     # costs normal calls less than a microsecond
     __slots__ = ()
+    # The functions and classes that get ``**kwargs`` of the constructor, each from the one before,
+    # if the base class does not get them.
+    _options_of: tuple[Callable, ...] = ()
 
     def __new__(cls, *args: Any, **kwargs: Any):
         # Not in a metaclass, whose signature would replace that of __init__.
         if kwargs:
-            accepted = _accepted(cls)
+            accepted = parameters_of(cls)
             for name in kwargs if accepted is not None else ():
                 if name not in accepted:
                     raise TypeError(_unknown(name, cls.__name__, accepted))
@@ -39,25 +42,33 @@ class Explained:
         raise _not_by_jit(self)
 
 
-def _accepted(cls: type) -> list[str] | None:
-    # None: any name is accepted
-    if '_accepted' not in vars(cls):
-        cls._accepted = _names(cls)
-    return cls._accepted
-
-
-def _names(cls: type) -> list[str] | None:
-    names = []
-    for init in (vars(base)['__init__'] for base in cls.__mro__ if '__init__' in vars(base)):
-        parameters = signature(init).parameters
+@cache
+def parameters_of(cls: type) -> dict[str, Parameter] | None:
+    """Return all parameters of a constructor by name, also those that ``**kwargs`` pass on; None if
+    any name is accepted."""
+    found = {}
+    for function in _constructors(cls):
+        parameters = signature(function).parameters
         kinds = {parameter.kind for parameter in parameters.values()}
-        names += [name for name, parameter in parameters.items() if name not in ('self', *names)
-                  and parameter.kind not in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)]
+        found |= {name: parameter for name, parameter in parameters.items()
+                  if name not in ('self', *found)
+                  and parameter.kind not in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)}
         if Parameter.VAR_KEYWORD not in kinds:
-            return names
-        if not getattr(init, '__module__', '').startswith(_OF_LIBRARIES):
+            return found
+        if not getattr(function, '__module__', '').startswith(_OF_LIBRARIES):
             return None
-    return None
+    return found
+
+
+def _constructors(cls: type) -> Iterator[Callable]:
+    # each gets the ``**kwargs`` of the one before
+    for base in cls.__mro__:
+        if '__init__' in vars(base):
+            yield vars(base)['__init__']
+        if '_options_of' in vars(base):
+            for target in base._options_of:
+                yield from _constructors(target) if isinstance(target, type) else (target,)
+            return
 
 
 def _explained(forward: Callable) -> Callable:

@@ -18,6 +18,7 @@ from torch_geometric.data import Data
 
 import graphattn
 from graphattn import BipartiteGraph
+from graphattn._explained import parameters_of
 from graphattn.distributed import sequence_parallel
 from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.graphs.pair_mask import PairMask
@@ -157,7 +158,10 @@ PUBLIC = public()
 
 
 def parameters(name: str) -> dict[str, inspect.Parameter]:
-    return {key: parameter for key, parameter in inspect.signature(PUBLIC[name]).parameters.items()
+    called = PUBLIC[name]
+    found = (parameters_of(called) if getattr(called, '_options_of', ())
+             else inspect.signature(called).parameters)
+    return {key: parameter for key, parameter in found.items()
             if key != 'self' and parameter.kind is not parameter.VAR_KEYWORD}
 
 

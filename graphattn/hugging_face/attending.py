@@ -17,6 +17,7 @@ from graphattn.functional.folding import repeat_heads
 from graphattn.graphs.masks import is_above_lowest
 from graphattn.hugging_face.attaching import attends, switch
 from graphattn.layers.padded import PairRules
+from graphattn.ops import LogitTerms
 from graphattn.placement.padded import PaddedTokens
 
 __all__ = ['Attending', 'OneSequence', 'as_batches', 'run_all']
@@ -97,8 +98,7 @@ class Attending(ABC):
         self.is_special, self.is_first = is_special, True
 
     def attend(self, name: str, query: Tensor, key: Tensor, value: Tensor, tokens: PaddedTokens,
-               rules: PairRules, *, scale: float | None, softcap: float | None,
-               sink: Tensor | None) -> Tensor:
+               rules: PairRules, terms: LogitTerms) -> Tensor:
         """Return what :func:`graphattn.layers.padded.attend_padded` does; measure the weights."""
         if not tokens.is_square:
             raise ValueError("'batches' must contain whole sequences (got keys that are not the "
@@ -108,7 +108,7 @@ class Attending(ABC):
         query, key, value = (x.to(torch.promote_types(dtype, torch.float)) for x in (
             tokens.queries(query), tokens.keys(key), tokens.keys(value)))
         key, value = (repeat_heads(x, heads) for x in (key, value))
-        scale = query.size(-1)**-.5 if scale is None else scale
+        scale, sink = query.size(-1)**-.5 if terms.scale is None else terms.scale, terms.sink
         has_own = self.is_special[1] is not None and 'decoder' in name.split('.')
         is_special = self.is_special[has_own]
         out, ends = value.new_zeros(*query.shape[:2], value.size(-1)), tokens.ptr.tolist()
@@ -118,8 +118,9 @@ class Attending(ABC):
                 row, slot = tokens.key_slots(torch.arange(first, last, device=query.device))
                 ours, theirs, values = (x[nodes].transpose(0, 1).contiguous()
                                         for x in (query, key, value))
-                one = OneSequence(ours, theirs, scale, row, slot, rules, tokens.batch, softcap,
-                                None if sink is None else sink.to(ours).view(-1, 1, 1))
+                one = OneSequence(ours, theirs, scale, row, slot, rules, tokens.batch,
+                                  terms.softcap,
+                                  None if sink is None else sink.to(ours).view(-1, 1, 1))
                 special = None if is_special is None else is_special[row, slot]
                 out[nodes] = self._see(name, one, values, special).transpose(0, 1)
         if self.is_first:

@@ -17,7 +17,7 @@ from graphattn.hugging_face.calls import present_call
 from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.hugging_face.modules import NAME
 from graphattn.hugging_face.packing import POINTERS, Packing
-from graphattn.hugging_face.state import Attachment
+from graphattn.hugging_face.state import Attachment, diffusion_of
 from graphattn.layers.padded import (
     PairRules,
     attend_padded,
@@ -71,8 +71,10 @@ def graph_attention(
     """
     attend = _attend_traced if torch.compiler.is_compiling() and _is_traced(
         module, query, key, attention_mask, position_bias, options) else _attend
-    return attend(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
-                  is_causal=is_causal, position_bias=position_bias, **options)
+    terms = LogitTerms(scale=scaling, dropout_p=dropout, softcap=options.get('softcap'),
+                       sink=options.get('s_aux'))
+    return attend(module, query, key, value, attention_mask, terms, is_causal=is_causal,
+                  position_bias=position_bias, **options)
 
 
 def _is_traced(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None,
@@ -96,8 +98,8 @@ def _is_traced(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | Non
 
 
 def _attend_traced(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, dropout: float,
-    scaling: float | None, is_causal: bool | None, **options: Any,
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, terms: LogitTerms,
+    is_causal: bool | None, **options: Any,
 ) -> tuple[Tensor, None]:
     attachment, source = module.graph_attachment, module.graph_source
     batch, heads, length, _ = query.shape
@@ -105,11 +107,7 @@ def _attend_traced(
                          for x in (query, key, value))
     ptr = torch.arange(batch + 1, device=query.device) * length
     graph = source.traced_graph(batch * length, ptr, causal=_is_causal(module, is_causal, mask))
-    terms = LogitTerms(scale=scaling, dropout_p=dropout, softcap=options.get('softcap'),
-                       sink=options.get('s_aux'))
-    logit = getattr(module, 'graph_teleport_logit', None)
-    out, _ = drive(query, key, value, graph, terms, attachment.hops,
-                   attachment.teleport if logit is None else logit.sigmoid(),
+    out, _ = drive(query, key, value, graph, terms, *diffusion_of(module),
                    Placement(heads if source.per_head else None), backend=attachment.backend)
     return out.unflatten(0, (batch, length)), None
 
@@ -117,8 +115,7 @@ def _attend_traced(
 @torch.compiler.disable(reason='the edges depend on which slots are tokens')
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    dropout: float, scaling: float | None, is_causal: bool | None, position_bias: Tensor | None,
-    **options: Any,
+    terms: LogitTerms, is_causal: bool | None, position_bias: Tensor | None, **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     attachment = getattr(module, 'graph_attachment', None)
     if attachment is None:
@@ -136,13 +133,11 @@ def _attend(
     if indices is None and (is_left or not attachment.attends):
         before = 'eager' if _wants_weights(options) else attachment.before['']
         return _as_before(module, before, (query, key, value), attention_mask,
-                          dropout=dropout, scaling=scaling, is_causal=is_causal,
+                          dropout=terms.dropout_p, scaling=terms.scale, is_causal=is_causal,
                           position_bias=position_bias, **options)
     _check_options(options, module, attention_mask, key)
     if part is not None:
         _check_part(module, is_cross, position_bias, indices, options)
-        terms = LogitTerms(scale=scaling, dropout_p=dropout, softcap=options.get('softcap'),
-                           sink=options.get('s_aux'))
         return part.attend(module, _as_autocast(query), _as_autocast(key), _as_autocast(value),
                            attention_mask, _is_causal(module, is_causal, attention_mask),
                            terms), None
@@ -160,8 +155,7 @@ def _attend(
             raise ValueError(f"'model' must attend to all keys to be profiled (got "
                              f"{type(module).__name__}, which chooses its own keys)")
         inputs = (x.transpose(1, 2) for x in (query, key, value))
-        return attachment.watch(*inputs, tokens, rules, scale=scaling,
-                                softcap=options.get('softcap'), sink=options.get('s_aux')), None
+        return attachment.watch(*inputs, tokens, rules, terms), None
     if indices is not None:
         along = _graph_of(indices, source, tokens)
     else:
@@ -170,13 +164,8 @@ def _attend(
             attachment.has_decoded = True
             _warn_of_growth(along)
     query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
-    logit = getattr(module, 'graph_teleport_logit', None)
-    return attend_padded(query, key, value, along, tokens, rules, scale=scaling,
-                         softcap=options.get('softcap'), sink=options.get('s_aux'),
-                         dropout_p=dropout, hops=attachment.hops,
-                         teleport=attachment.teleport if logit is None else logit.sigmoid(),
-                         return_attention_weights=_wants_weights(options),
-                         backend=attachment.backend)
+    return attend_padded(query, key, value, along, tokens, rules, terms, diffusion_of(module),
+                         backend=attachment.backend, needs_weights=_wants_weights(options))
 
 
 def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:

@@ -14,6 +14,7 @@ from graphattn.functional.folding import repeat_heads
 from graphattn.functional.shard import Shard
 from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.hugging_face.modules import attention_modules
+from graphattn.hugging_face.state import diffusion_of
 from graphattn.ops import LogitTerms
 from graphattn.sources.base import terms_on
 
@@ -120,8 +121,7 @@ class PartOfBatch:
         # query: [1, heads, num_own, channels]; key and value: [1, num_kv_heads, num_own, channels]
         self.seen.add(module)
         attachment, source = module.graph_attachment, module.graph_source
-        logit = getattr(module, 'graph_teleport_logit', None)
-        teleport = attachment.teleport if logit is None else logit.sigmoid()
+        hops, teleport = diffusion_of(module)
         query, key, value = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
         source = source.causal() if self._is_causal(mask, is_causal) else source
         keys = repeat_heads(key, query.size(1)) if source.per_head else key
@@ -129,10 +129,10 @@ class PartOfBatch:
                        generator=self.generator)
         owners = query.size(1) if graph.num_queries != query.size(0) else None
         bias = terms_on(graph, source)
-        placement = self.shard.place(module, key, graph, owners, hops=attachment.hops,
-                                     teleport=teleport, dropout_p=terms.dropout_p)
+        placement = self.shard.place(module, key, graph, owners, hops=hops, teleport=teleport,
+                                     dropout_p=terms.dropout_p)
         out, _ = drive(query, key, value, graph, terms._replace(bias=bias.bias, gate=bias.gate),
-                       attachment.hops, teleport, placement, backend=attachment.backend)
+                       hops, teleport, placement, backend=attachment.backend)
         self.shard.attended(module)
         return out.unsqueeze(0)
 

@@ -9,9 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from graphattn.functional.drive import Teleport
 from graphattn.hugging_face.modules import along_graphs
 
-__all__ = ['Attachment', 'check_unchanged']
+__all__ = ['Attachment', 'check_unchanged', 'diffusion_of']
 
 
 @dataclass
@@ -37,8 +38,8 @@ class Attachment:
         heads (tuple of int, optional): Heads that attend along the source; all if omitted. The
             other heads attend to all keys, also by edges.
         watch (Callable, optional): Function to call in place of
-            :func:`graphattn.layers.padded.attend_padded`, with the same arguments except for the
-            source.
+            :func:`graphattn.layers.padded.attend_padded`, with its ``query``, ``key``, ``value``,
+            ``tokens``, ``rules`` and ``terms``.
         hops (int or float): Number of hops that values travel.
         teleport (float or sequence of float): Share of its own value that a token keeps at each
             hop; the initial value if the share is learned.
@@ -88,3 +89,9 @@ def check_unchanged(model: nn.Module) -> None:
     for module in model.modules():
         if hasattr(module, 'graph_attachment'):
             module.graph_attachment.check(module)
+
+
+def diffusion_of(module: nn.Module) -> tuple[int | float, Teleport]:
+    """Return the hops and the teleport of an attached module."""
+    attachment, logit = module.graph_attachment, getattr(module, 'graph_teleport_logit', None)
+    return attachment.hops, attachment.teleport if logit is None else logit.sigmoid()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -17,14 +17,24 @@ from torch.utils.checkpoint import checkpoint
 def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generator | None,
                  **options: Any) -> Any:
     """Return ``run(*inputs, generator=generator, **options)`` under an activation checkpoint."""
-    # The backward pass calls run, a module or its method, again with the same random numbers.
+    # The backward pass calls run again with the same random numbers.
     once_more = partial(checkpoint, run, *inputs, use_reentrant=False, generator=generator,
                         **options)
     if torch.compiler.is_compiling() and generator is None:
         return once_more()  # compiled code treats parameters as arguments
-    asked = getattr(run, '__self__', run), *options.values()
+    asked = run, *inputs, *options.values()
     as_now = _AsNow([part for part in asked if isinstance(part, nn.Module)], generator)
     return once_more(context_fn=lambda: (nullcontext(), as_now))
+
+
+def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate ``forward``, so that the backward pass of modules with ``recompute`` repeats it."""
+    @wraps(forward)
+    def run(self, *inputs: Any, **options: Any) -> Any:
+        if self.recompute:
+            return checkpointed(forward, self, *inputs, **{'generator': None, **options})
+        return forward(self, *inputs, **options)
+    return run
 
 
 class _AsNow:

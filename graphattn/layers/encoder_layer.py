@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn._explained import Explained
+from graphattn._explained import Explained, parameters_of
 from graphattn._tensors import cache_host_copies
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
@@ -50,8 +49,6 @@ class EncoderLayer(nn.Module, Explained):
             like :class:`GraphAttention`; it may return ``None`` instead of a graph. With
             ``attention``, the argument ``source`` and the other options of graph attention must be
             omitted.
-        head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
-        num_kv_heads (int, optional): Heads of keys and values, see :class:`GraphAttention`.
         hidden_channels (int, optional): Hidden size of the feed-forward network,
             ``4 * channels`` if omitted.
         dropout (float): Probability of zeroing a value after the attention and after the
@@ -60,8 +57,8 @@ class EncoderLayer(nn.Module, Explained):
         activation (str): Activation of the feed-forward network, one of :data:`ACTIVATIONS`.
         norm_first (bool): Pre-norm if set, else post-norm as in BERT.
         norm_eps (float): Added to the variance in layer norms.
-        hops, teleport, learn_teleport, recompute: As in :class:`GraphAttention`.
-        backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
+        **options: Further options of :class:`GraphAttention`, such as ``head_channels``,
+            ``num_kv_heads``, ``hops``, ``teleport``, ``backend`` or ``recompute``.
 
     Raises:
         ValueError: ``attention`` has other ``channels`` or ``heads`` than the layer, or is combined
@@ -70,12 +67,9 @@ class EncoderLayer(nn.Module, Explained):
 
     def __init__(self, channels: int, heads: int,
                  source: GraphSource | Pattern | str | None = None, *,
-                 attention: nn.Module | None = None, head_channels: int | None = None,
-                 num_kv_heads: int | None = None, hidden_channels: int | None = None,
+                 attention: nn.Module | None = None, hidden_channels: int | None = None,
                  dropout: float = 0., attention_dropout: float = 0., activation: str = 'gelu',
-                 norm_first: bool = True, norm_eps: float = 1e-5, hops: int | float = 1,
-                 teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
-                 backend: str = 'auto', recompute: bool = False):
+                 norm_first: bool = True, norm_eps: float = 1e-5, **options: Any):
         super().__init__()
         check_sides(channels=channels)
         check_dropout(dropout=dropout, attention_dropout=attention_dropout)
@@ -84,13 +78,13 @@ class EncoderLayer(nn.Module, Explained):
         hidden_channels = 4 * channels if hidden_channels is None else hidden_channels
         check_sides(hidden_channels=hidden_channels)
         self.norm_first = norm_first
-        options = dict(head_channels=head_channels, num_kv_heads=num_kv_heads,
-                       dropout=attention_dropout, hops=hops, teleport=teleport,
-                       learn_teleport=learn_teleport, backend=backend, recompute=recompute)
+        self.activation = activation
         if attention is None:
-            attention = GraphAttention(channels, heads, source, **options)
+            attention = GraphAttention(channels, heads, source, dropout=attention_dropout,
+                                       **options)
         else:
-            check_attention(attention, channels, heads, source=source, **options)
+            given = dict(options, source=source, dropout=attention_dropout)
+            check_attention(attention, channels, heads, given)
         self.attention = attention
         # BERT, which is post-norm, has no dropout inside the feed-forward network.
         hidden_dropout = dropout if norm_first else 0.
@@ -101,6 +95,8 @@ class EncoderLayer(nn.Module, Explained):
         self.attention_norm = nn.LayerNorm(channels, eps=norm_eps)
         self.feed_forward_norm = nn.LayerNorm(channels, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
+
+    _options_of = GraphAttention,
 
     @cache_host_copies
     def forward(
@@ -140,7 +136,8 @@ def activation_of(name: str) -> nn.Module:
     return ACTIVATIONS[name]()
 
 
-def check_attention(attention: nn.Module, channels: int, heads: int, **options: object) -> None:
+def check_attention(attention: nn.Module, channels: int, heads: int,
+                    options: dict[str, object]) -> None:
     """Raise unless ``attention`` can replace graph attention, whose ``options`` must be
     defaults."""
     check_kind('attention', attention, nn.Module)
@@ -149,7 +146,7 @@ def check_attention(attention: nn.Module, channels: int, heads: int, **options: 
         if size != expected:
             raise ValueError(f"'attention' must have {expected} {name}, like the layer (got "
                              f"{size})")
-    unset = signature(GraphAttention).parameters
+    unset = parameters_of(GraphAttention)
     for name, value in options.items():
         if value != unset[name].default:
             name = 'attention_dropout' if name == 'dropout' else name

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ from graphattn.functional.recursion import check_recompute
 from graphattn.functional.shard import shard_of
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
-from graphattn.layers.checkpointed import checkpointed
+from graphattn.layers.checkpointed import recomputed
 from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.learned_teleport import (
     check_diffusion,
@@ -62,24 +61,17 @@ class GraphAttention(nn.Module, Explained):
             ``heads / num_kv_heads`` consecutive heads of queries share one head of keys and values
             (Ainslie et al., "GQA", 2023). Keys and values are repeated in memory only if each head
             has its own graph, for soft masks, and for several hops.
-        dropout (float): Dropout on the attention weights.
         bias (bool): Whether the projections have a bias.
-        hops (int or float): Number of hops that values travel along the edges; ``math.inf``
-            computes the limit (:func:`graphattn.functional.attention_diffusion`).
-        teleport (float or sequence of float): Share of its own value that a token keeps at each
-            hop: one number for all hops, or one number for each hop. One hop without teleport is
-            plain attention.
         learn_teleport (bool): Whether each head learns its own teleport, the sigmoid of a
             parameter. A head uses the same teleport in all hops; ``teleport`` is its initial value.
-        softcap (float, optional): Bound on the scaled dot products, see
-            :func:`graphattn.functional.edge_attention`.
         sinks (bool): Whether each head learns a sink: one more logit in the softmax of every query,
             without a value. The sinks are the parameter ``sink``, which is initialised with 0.
-        backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
         recompute (bool): Store only the tokens for the backward pass, which repeats projections,
             source and hops. Gradients are the same bit for bit. Not available with
             ``hops=math.inf``. In contrast, ``recompute`` of :class:`EdgeAttention` stores query,
             key and value.
+        **options: ``dropout``, ``hops``, ``teleport``, ``scale``, ``softcap`` and ``backend`` of
+            :class:`EdgeAttention`.
 
     Raises:
         ValueError: ``heads`` does not divide ``channels`` and ``head_channels`` is omitted,
@@ -99,10 +91,8 @@ class GraphAttention(nn.Module, Explained):
     def __init__(self, channels: int, heads: int,
                  source: GraphSource | Pattern | str | None = None, *,
                  head_channels: int | None = None, num_kv_heads: int | None = None,
-                 dropout: float = 0., bias: bool = True, hops: int | float = 1,
-                 teleport: float | Sequence[float] = 0., learn_teleport: bool = False,
-                 softcap: float | None = None, sinks: bool = False, backend: str = 'auto',
-                 recompute: bool = False):
+                 bias: bool = True, learn_teleport: bool = False, sinks: bool = False,
+                 recompute: bool = False, **options: Any):
         super().__init__()
         num_kv_heads = heads if num_kv_heads is None else num_kv_heads
         check_sides(channels=channels, heads=heads, num_kv_heads=num_kv_heads)
@@ -110,7 +100,6 @@ class GraphAttention(nn.Module, Explained):
             raise ValueError(f"'num_kv_heads' must be a divisor of 'heads' (got "
                              f"num_kv_heads={num_kv_heads} and heads={heads})")
         check_bool(bias=bias, sinks=sinks)
-        check_diffusion(hops, teleport, learn_teleport)
         if head_channels is None and channels % heads != 0:
             raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} channels "
                              f"and {heads} heads); for other sizes, pass 'head_channels'")
@@ -126,12 +115,15 @@ class GraphAttention(nn.Module, Explained):
         self.lin_value = nn.Linear(channels, key_channels, bias=bias)
         self.lin_out = nn.Linear(inner_channels, channels, bias=bias)
         self.source = source
-        self.attention = EdgeAttention(dropout=dropout, backend=backend, hops=hops,
-                                       teleport=teleport, softcap=softcap)
+        self.attention = EdgeAttention(**options)
         self.sink = nn.Parameter(torch.zeros(heads)) if sinks else None
+        hops, teleport = self.attention.hops, self.attention.teleport
+        check_diffusion(hops, teleport, learn_teleport)
         check_recompute(recompute, hops)
         self.recompute = recompute
         self.teleport_logit = teleport_parameter(teleport, heads) if learn_teleport else None
+
+    _options_of = EdgeAttention.__init__,
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters."""
@@ -149,6 +141,7 @@ class GraphAttention(nn.Module, Explained):
         message-passing step."""
         return None if self.teleport_logit is None else self.teleport_logit.sigmoid()
 
+    @recomputed
     @cache_host_copies
     def forward(
         self,
@@ -220,62 +213,83 @@ class GraphAttention(nn.Module, Explained):
                                  "positions; omit 'rotation'")
         if edge_bias is not None:
             _check_bias(edge_bias, graph)
-        attend = partial(checkpointed, self._attend) if self.recompute else self._attend
-        shard_of(placement)  # or raises
+        if placement is not LOCAL:
+            shard_of(placement)  # or raises
         if memory is not None or memory_ptr is not None:
             self._check_memory(ptr, placement, memory, memory_ptr)
-        out, graph, weights = attend(
-            x, ptr, placement=placement, source=self.source if source is None else source,
-            graph=graph, memory=memory, memory_ptr=memory_ptr, edge_bias=edge_bias,
-            generator=generator, rotation=rotation, needs_weights=return_attention_weights)
-        wanted = [graph] * return_graph + [weights] * return_attention_weights
-        return (out, *wanted) if wanted else out
-
-    def _attend(
-        self, x: Tensor, ptr: Tensor, *, placement: Placement, source: GraphSource | None,
-        graph: BipartiteGraph | PairMask | None, memory: Tensor | None, memory_ptr: Tensor | None,
-        edge_bias: Tensor | None, generator: torch.Generator | None, rotation: Tensor | None,
-        needs_weights: bool,
-    ) -> tuple[Tensor, BipartiteGraph | PairMask, tuple[Tensor, Tensor] | None]:
+        source = self.source if source is None else check_source(source, self.heads)
         attended = x if memory is None else memory
         projected = self.lin_query(x), self.lin_key(attended), self.lin_value(attended)
         query, key, value = (tokens.unflatten(-1, (-1, self.head_channels)) for tokens in projected)
         if graph is None:
-            if source is None:
-                raise ValueError("'graph' must be given, because the layer was built without a "
-                                 "source; pass a BipartiteGraph, or build the layer with 'source'")
-            source = source if source is self.source else check_source(source, self.heads)
-            others = {} if memory_ptr is None else {'key_ptr': memory_ptr}
-            others |= {} if placement is LOCAL else {'placement': placement}
-            graph = source(query, repeat_heads(key, self.heads) if source.per_head else key, ptr,
-                           generator=generator, **others)
-        elif placement is not LOCAL:
+            graph = self._edges(source, query, key, ptr, memory_ptr, placement, generator)
+        else:
+            self._check_graph(graph, placement, (x, attended), (ptr, memory_ptr))
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
+        terms = _terms(graph, source, edge_bias)
+        out, weights = self._attend(query, key, value, graph, terms, ptr, placement,
+                                    return_attention_weights)
+        out = self.lin_out(out.flatten(1))
+        wanted = [graph] * return_graph + [weights] * return_attention_weights
+        return (out, *wanted) if wanted else out
+
+    def _edges(
+        self, source: GraphSource | None, query: Tensor, key: Tensor, ptr: Tensor,
+        memory_ptr: Tensor | None, placement: Placement, generator: torch.Generator | None,
+    ) -> BipartiteGraph | PairMask:
+        if source is None:
+            raise ValueError("'graph' must be given, because the layer was built without a "
+                             "source; pass a BipartiteGraph, or build the layer with 'source'")
+        others = {} if memory_ptr is None else {'key_ptr': memory_ptr}
+        others |= {} if placement is LOCAL else {'placement': placement}
+        return source(query, repeat_heads(key, self.heads) if source.per_head else key, ptr,
+                      generator=generator, **others)
+
+    def _check_graph(self, graph: BipartiteGraph | PairMask, placement: Placement,
+                     tokens: tuple[Tensor, Tensor], ptrs: tuple[Tensor, Tensor | None]) -> None:
+        if placement is not LOCAL:
             placement.check_graph(graph, self.heads)
         elif isinstance(graph, BipartiteGraph):
+            (x, attended), (ptr, memory_ptr) = tokens, ptrs
             check_pointer('ptr', ptr, x.device)
-            for name, own, tokens, sequences in (
-                    ('query_ptr', graph.segments.query_ptr, x, ptr),
-                    ('key_ptr', graph.segments.key_ptr, attended,
-                     ptr if memory_ptr is None else memory_ptr)):
-                _check_sequences(name, own, sequences, self.heads, tokens.size(0))
+            _check_sequences('query_ptr', graph.segments.query_ptr, ptr, self.heads, x.size(0))
+            _check_sequences('key_ptr', graph.segments.key_ptr,
+                             ptr if memory_ptr is None else memory_ptr, self.heads,
+                             attended.size(0))
         elif not isinstance(graph, PairMask):
             raise TypeError(f"'graph' must be a BipartiteGraph or a PairMask (got "
                             f"{type(graph).__name__})")
-        if rotation is not None:
-            query, key = rotate(query, rotation), rotate(key, rotation)
-        weights = None
-        if needs_weights and (isinstance(graph, PairMask) or placement is not LOCAL):
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph | PairMask,
+        terms: LogitTerms, ptr: Tensor, placement: Placement, needs_weights: bool,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        attention, is_soft = self.attention, isinstance(graph, PairMask)
+        if needs_weights and (is_soft or placement is not LOCAL):
             raise ValueError("'return_attention_weights' must be False for soft masks, which have "
                              "no edges, and with a 'placement' (got True)")
-        if isinstance(graph, PairMask):
-            out = self._along_pairs(query, key, value, ptr, graph)
-        else:
-            terms = LogitTerms() if source is None else terms_on(graph, source)
-            if edge_bias is not None:
-                terms = terms._replace(bias=_added(edge_bias, terms.bias))
-            out = self._along_edges(query, key, value, placement, graph, terms, needs_weights)
-            out, weights = out if needs_weights else (out, None)
-        return self.lin_out(out.flatten(1)), graph, weights
+        teleport = attention.teleport if self.teleport_logit is None else self.teleport()
+        options = dict(hops=attention.hops, teleport=teleport,
+                       dropout_p=attention.dropout if attention.training else 0.)
+        if is_soft:
+            return functional.pair_attention(
+                query, key, value, ptr, graph, scale=attention.scale, softcap=attention.softcap,
+                sink=self.sink, **options), None
+        num_tokens, num_keys = query.size(0), placement.num_tokens
+        num_keys = key.size(0) if num_keys is None else num_keys
+        sizes = graph.num_queries, graph.num_keys
+        owners = None if sizes == (num_tokens, num_keys) else self.heads
+        if owners is not None and sizes != (owners * num_tokens, owners * num_keys):
+            raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
+                             f"{owners * num_tokens} if each head has its own graph (got "
+                             f"{graph.num_queries} queries and {graph.num_keys} keys)")
+        out = attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
+                        sink=self.sink, teleport=teleport,
+                        placement=placement.place(attention, key, graph, owners, **options),
+                        return_attention_weights=needs_weights)
+        placement.attended(attention)
+        return out if needs_weights else (out, None)
 
     def _check_memory(self, ptr: Tensor, placement: Placement, memory: Tensor | None,
                       memory_ptr: Tensor | None) -> None:
@@ -290,36 +304,6 @@ class GraphAttention(nn.Module, Explained):
         check_ptr('memory_ptr', memory_ptr, memory.size(0), memory.device)
         check_pointer('ptr', ptr, memory.device)
         check_same_sequences(ptr, memory_ptr, 'memory_ptr')
-
-    def _along_pairs(self, query: Tensor, key: Tensor, value: Tensor, ptr: Tensor,
-                     mask: PairMask) -> Tensor:
-        teleport = self.attention.teleport if self.teleport_logit is None else self.teleport()
-        return functional.pair_attention(
-            query, key, value, ptr, mask, scale=self.attention.scale,
-            softcap=self.attention.softcap, sink=self.sink, hops=self.attention.hops,
-            teleport=teleport, dropout_p=self.attention.dropout if self.attention.training else 0.)
-
-    def _along_edges(
-        self, query: Tensor, key: Tensor, value: Tensor, placement: Placement,
-        graph: BipartiteGraph, terms: LogitTerms, needs_weights: bool,
-    ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        attention, num_tokens = self.attention, query.size(0)
-        num_keys = key.size(0) if placement.num_tokens is None else placement.num_tokens
-        sizes = graph.num_queries, graph.num_keys
-        teleport = None if self.teleport_logit is None else self.teleport()
-        owners = None if sizes == (num_tokens, num_keys) else self.heads
-        if owners is not None and sizes != (owners * num_tokens, owners * num_keys):
-            raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
-                             f"{self.heads * num_tokens} if each head has its own graph (got "
-                             f"{graph.num_queries} queries and {graph.num_keys} keys)")
-        placed = placement.place(attention, key, graph, owners, hops=attention.hops,
-                                 teleport=attention.teleport if teleport is None else teleport,
-                                 dropout_p=attention.dropout if attention.training else 0.)
-        out = attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
-                        sink=self.sink, teleport=teleport, placement=placed,
-                        return_attention_weights=needs_weights)
-        placement.attended(attention)
-        return out
 
     def extra_repr(self) -> str:
         shared = f', num_kv_heads={self.num_kv_heads}' if self.num_kv_heads < self.heads else ''
@@ -361,10 +345,17 @@ def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
                          f"{graph.num_edges} edges (got shape {tuple(bias.shape)})")
 
 
-def _added(bias: Tensor, other: Tensor | None) -> Tensor:
-    if other is None:
-        return bias
-    return (bias.unsqueeze(-1).flatten(1) + other.unsqueeze(-1).flatten(1)).squeeze(1)
+def _terms(graph: BipartiteGraph | PairMask, source: GraphSource | None,
+           edge_bias: Tensor | None) -> LogitTerms:
+    if isinstance(graph, PairMask) or source is None:
+        return LogitTerms(edge_bias)
+    terms = terms_on(graph, source)
+    if edge_bias is None:
+        return terms
+    if terms.bias is not None:
+        edge_bias = (edge_bias.unsqueeze(-1).flatten(1) + terms.bias.unsqueeze(-1).flatten(1)
+                     ).squeeze(1)
+    return terms._replace(bias=edge_bias)
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:

@@ -31,7 +31,7 @@ from graphattn.layers.padded import (
     attend_padded,
     warn_of_zeros_and_ones,
 )
-from graphattn.ops import check_backend
+from graphattn.ops import LogitTerms, check_backend
 from graphattn.patterns import Full, Pattern
 from graphattn.placement.padded import PaddedTokens
 from graphattn.sources import GraphSource, as_source
@@ -182,13 +182,13 @@ class MultiheadAttention(nn.MultiheadAttention, Explained):
         tables += () if bias is None else (bias[:, None, None].expand(-1, 1, num_queries, -1),)
         tokens = PaddedTokens(batch, num_queries, num_keys, query.device, is_token,
                               same_tokens=same_tokens)
+        logit = self.teleport_logit
         out, weight = attend_padded(
             *self._project(query, key, value), self.source, tokens,
             PairRules(is_causal, None, tables),
-            dropout_p=self.dropout if self.training else 0., hops=self.hops,
-            teleport=self.teleport if self.teleport_logit is None else
-            self.teleport_logit.sigmoid(),
-            return_attention_weights=need_weights, backend=self.backend)
+            LogitTerms(scale=None, dropout_p=self.dropout if self.training else 0.),
+            (self.hops, self.teleport if logit is None else logit.sigmoid()),
+            backend=self.backend, needs_weights=need_weights)
         out = self.out_proj(out.flatten(2))
         if weight is not None and average_attn_weights:
             weight = weight.mean(dim=1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphattn.functional.checks import check_scale_and_dropout, check_softcap
-from graphattn.functional.drive import drive
+from graphattn.functional.drive import Teleport, drive
 from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import is_one_hop
 from graphattn.graphs.graph import BipartiteGraph
@@ -23,8 +23,6 @@ from graphattn.patterns import Causal
 from graphattn.placement.padded import EdgePlaces, Padded, PaddedTokens
 from graphattn.sources import ContentClusterSource, GraphSource, PatternSource
 from graphattn.sources.base import terms_on
-
-NO_TERMS = LogitTerms()
 
 
 class PairRules(NamedTuple):
@@ -60,44 +58,41 @@ def attend_padded(
     along: GraphSource | BipartiteGraph,
     tokens: PaddedTokens,
     rules: PairRules,
+    terms: LogitTerms,
+    diffusion: tuple[int | float, Teleport],
     *,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sink: Tensor | None = None,
-    dropout_p: float = 0.,
-    hops: int | float = 1,
-    teleport: float | Sequence[float] | Tensor = 0.,
-    return_attention_weights: bool = False,
-    backend: str = 'auto',
+    backend: str,
+    needs_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Return attention among the tokens of padded sequences, 0 for padding, and the dense weights
     or None."""
     # query [batch, num_queries, heads, channels], key and value [batch, num_keys, num_kv_heads,
-    # ...]; teleport may be a tensor [heads]; the rest is as in functional.edge_attention.
+    # ...]; terms without what the source adds; diffusion: hops and teleport, which may be [heads].
     _warn_of_empty(tokens)
-    is_plain = is_one_hop(hops, teleport)
+    check_scale_and_dropout(terms.scale, terms.dropout_p)
+    check_softcap(terms.softcap)
+    is_plain = is_one_hop(*diffusion)
     if not (is_plain or tokens.is_square):
         raise ValueError(f"'hops' must be 1 and 'teleport' 0 unless the keys are the tokens of the "
                          f"queries, because each hop uses the same tokens as keys and as queries "
-                         f"(got hops={hops}); if the keys are in a cache, pass use_cache=False")
+                         f"(got hops={diffusion[0]}); if the keys are in a cache, pass "
+                         f"use_cache=False")
     heads, query = query.size(2), tokens.queries(query)
-    graph, terms = along, NO_TERMS
+    graph = along
     if not isinstance(along, BipartiteGraph):  # a source, or a wrapped one
         graph, rules = _ask(along, query, key, tokens, rules)
         if isinstance(graph, PairMask):
-            _check_alone(rules, return_attention_weights)
+            _check_alone(rules, needs_weights)
             graph = MaskedPairs(graph, tokens.ptr)
         else:
-            terms = terms_on(graph, along)
+            added = terms_on(graph, along)
+            terms = terms._replace(bias=added.bias, gate=added.gate)
     if not rules.are_none:
         graph, terms = _obey(rules, graph, terms, tokens, query.dtype)
     owners = heads if graph.num_queries != query.size(0) else None
     placement = Padded(tokens, graph, owners, hops_end=is_plain)
-    check_scale_and_dropout(scale, dropout_p)
-    check_softcap(softcap)
-    terms = terms._replace(scale=scale, dropout_p=dropout_p, softcap=softcap, sink=sink)
-    out, weight = drive(query, key, value, placement.graph, terms, hops, teleport, placement,
-                        backend=backend, needs_weights=return_attention_weights)
+    out, weight = drive(query, key, value, placement.graph, terms, *diffusion, placement,
+                        backend=backend, needs_weights=needs_weights)
     if weight is not None:
         weight = _dense(weight, tokens.place(graph), tokens, heads)
     return out, weight

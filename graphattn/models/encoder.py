@@ -6,7 +6,7 @@ import copy
 import math
 from functools import partial
 from itertools import cycle, islice
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -54,11 +54,6 @@ class Encoder(nn.Module, Explained):
         channels (int): Size of each token.
         heads (int): Number of attention heads.
         num_layers (int): Number of layers.
-        head_channels (int, optional): Size of a head, ``channels / heads`` if omitted.
-        num_kv_heads (int, optional): Number of heads of keys and values; ``heads`` if omitted.
-            ``heads / num_kv_heads`` heads of queries share one head of keys and values.
-        hidden_channels (int, optional): Hidden size of the feed-forward networks,
-            ``4 * channels`` if omitted.
         positions (str or list of int): ``'learned'``: learned embeddings of positions.
             ``'sinusoidal'``: fixed embeddings (:class:`SinusoidalPositions`). ``'none'``: no
             embeddings of positions. ``'rotary'``: queries and keys are rotated in each layer
@@ -74,9 +69,6 @@ class Encoder(nn.Module, Explained):
         num_segments (int): Number of segments that a sequence may consist of; 0 if there are no
             embeddings of segments. BERT has 2 segments, the sentences A and B.
         dropout (float): Dropout on embeddings, after attention and in feed-forward networks.
-        attention_dropout (float): Dropout on the attention weights.
-        activation (str): Activation of feed-forward networks: ``'gelu'``, its tanh approximation
-            ``'gelu_new'``, ``'relu'`` or ``'silu'``.
         norm_first (bool): If set, layers are pre-norm, and a norm follows the last layer. Otherwise
             layers are post-norm, and a norm follows the embeddings, as in BERT.
         norm_eps (float): Added to the variance in layer norms, 1e-12 in BERT.
@@ -86,16 +78,12 @@ class Encoder(nn.Module, Explained):
         causal (bool): Whether tokens must not attend to later tokens. If set, edges come from the
             causal form of the source, see :meth:`graphattn.sources.GraphSource.causal`. The
             parameters have the same names in both cases.
-        hops (int or float): Number of hops that values travel along the edges in each layer;
-            ``math.inf`` computes the limit. Diffuser uses 5 hops.
-        teleport (float or list of float): Share of its own value that a token keeps at each hop:
-            one number for all hops, or one number for each hop. Diffuser uses 0.1. One hop without
-            teleport is plain attention.
-        learn_teleport (bool): Whether each head learns its own teleport, initially ``teleport``.
-        backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
         checkpoint_layers (bool): Whether to save memory by storing only the input of each layer,
             and a shared graph, for the backward pass. The backward pass runs each layer again with
             the same dropout and the same drawn edges, so gradients are the same bit for bit.
+        **layers: Further options of :class:`EncoderLayer`, such as ``head_channels``,
+            ``hidden_channels``, ``attention_dropout``, ``activation``, ``hops``, ``teleport`` or
+            ``backend``.
 
     Raises:
         ValueError: Both ``source`` and ``attention`` are given; the given one requires another
@@ -127,73 +115,34 @@ num_segments=2, density=32.4%))
         num_tokens: int,
         max_length: int,
         channels: int,
-        heads: int,
-        num_layers: int,
         attention: nn.Module | None = None,
-        head_channels: int | None = None,
-        num_kv_heads: int | None = None,
-        hidden_channels: int | None = None,
         positions: Literal['learned', 'sinusoidal', 'none', 'rotary'] | list[int] = 'learned',
         embedding_std: float = 0.02,
         padding_token: int | None = None,
         num_segments: int = 0,
-        dropout: float = 0.,
-        attention_dropout: float = 0.,
-        activation: str = 'gelu',
-        norm_first: bool = True,
-        norm_eps: float = 1e-5,
-        share_source: bool = False,
-        causal: bool = False,
-        hops: int | float = 1,
-        teleport: float | list[float] = 0.,
-        learn_teleport: bool = False,
-        backend: str = 'auto',
         checkpoint_layers: bool = False,
+        **layers: Any,
     ):
         super().__init__()
-        check_sides(max_length=max_length, channels=channels, num_layers=num_layers)
+        check_sides(max_length=max_length, channels=channels)
         check_size('num_tokens', num_tokens, at_most=MAX_SIDE)
         check_size('num_segments', num_segments, at_most=MAX_SIDE)
-        check_dropout(dropout=dropout, attention_dropout=attention_dropout)
-        check_bool(share_source=share_source, causal=causal, checkpoint_layers=checkpoint_layers)
+        check_bool(checkpoint_layers=checkpoint_layers)
         if not isinstance(positions, list):
             check_choice('positions', positions, (*EMBEDDINGS, 'rotary'))
         check_number('embedding_std', embedding_std, 'positive and finite')
         if padding_token is not None:
             check_size('padding_token', padding_token, at_most=num_tokens - 1)
-        sources = [source]
-        if attention is None:
-            if causal and source is None:
-                raise ValueError("'causal' must be False for an encoder with source=None (got "
-                                 "True); pass causal graphs as 'graph' in each call instead")
-            if share_source and isinstance(source, list | tuple):
-                raise ValueError("'share_source' must be False if 'source' is a list, in which "
-                                 "each layer has its own source (got True)")
-            sources = sources_of_layers(source, heads, num_layers, causal)
-        elif positions == 'rotary':
+        if positions == 'rotary' and attention is not None:
             raise ValueError("'positions' must not be 'rotary' with 'attention', because the "
                              "module 'attention' computes its own queries and keys; pass another "
                              "value of 'positions', or omit 'attention'")
-        for option, is_on in (('share_source', share_source), ('causal', causal)):
-            if is_on and attention is not None:
-                raise ValueError(f"'{option}' must be False with 'attention', because the module "
-                                 f"'attention' has no source (got True)")
-        name, limited = ('source', sources) if attention is None else ('attention', [attention])
-        longest = min((one.max_length for one in limited
-                       if getattr(one, 'max_length', None) is not None), default=max_length)
-        if longest < max_length:
-            raise ValueError(f"'max_length' must be at most {longest}, the 'max_length' of "
-                             f"'{name}' (got {max_length})")
-        self.channels, self.heads = channels, heads
-        self.norm_first = norm_first
-        self.activation = activation
+        self.channels = channels
         self.padding_token = padding_token
-        self.causal = causal
         self.checkpoint_layers = checkpoint_layers
         self.token_embedding = nn.Embedding(num_tokens, channels) if num_tokens else None
         if positions == 'rotary':
-            size = channels // heads if head_channels is None else head_channels
-            self.position_embedding = RotaryPositions(max_length, size)
+            self.register_module('position_embedding', None)  # needs the size of the heads
         elif isinstance(positions, list):
             self.position_embedding = GridPositions(positions, channels)
             if self.position_embedding.num_embeddings < max_length:
@@ -203,26 +152,63 @@ num_segments=2, density=32.4%))
         else:
             self.position_embedding = EMBEDDINGS[positions](max_length, channels)
         self.segment_embedding = nn.Embedding(num_segments, channels) if num_segments else None
+        limited = self._add_layers(source, attention, channels, **layers)
+        longest = min((one.max_length for one in limited
+                       if getattr(one, 'max_length', None) is not None), default=max_length)
+        if longest < max_length:
+            raise ValueError(f"'max_length' must be at most {longest}, the 'max_length' of "
+                             f"'{'source' if attention is None else 'attention'}' (got "
+                             f"{max_length})")
+        if positions == 'rotary':
+            size = self.layers[0].attention.head_channels
+            self.position_embedding = RotaryPositions(max_length, size)
+        for module in (self.token_embedding, self.position_embedding, self.segment_embedding):
+            for embedding in module.modules() if module is not None else ():
+                if isinstance(embedding, nn.Embedding):
+                    nn.init.normal_(embedding.weight, std=embedding_std)
+
+    def _add_layers(
+        self, source: GraphSource | Pattern | list[GraphSource | Pattern | str] | str | None,
+        attention: nn.Module | None, channels: int, *, heads: int, num_layers: int,
+        share_source: bool = False, causal: bool = False, dropout: float = 0.,
+        norm_first: bool = True, norm_eps: float = 1e-5, **layer: Any,
+    ) -> list[nn.Module | None]:
+        # returns the sources or the other attention modules of the layers
+        check_sides(num_layers=num_layers)
+        check_dropout(dropout=dropout)
+        check_bool(share_source=share_source, causal=causal)
+        sources = [source]
+        if attention is None:
+            if causal and source is None:
+                raise ValueError("'causal' must be False for an encoder with source=None (got "
+                                 "True); pass causal graphs as 'graph' in each call instead")
+            if share_source and isinstance(source, list | tuple):
+                raise ValueError("'share_source' must be False if 'source' is a list, in which "
+                                 "each layer has its own source (got True)")
+            sources = sources_of_layers(source, heads, num_layers, causal)
+        for option, is_on in (('share_source', share_source), ('causal', causal)):
+            if is_on and attention is not None:
+                raise ValueError(f"'{option}' must be False with 'attention', because the module "
+                                 f"'attention' has no source (got True)")
+        self.heads, self.norm_first, self.causal = heads, norm_first, causal
         self.dropout = nn.Dropout(dropout)
         # A shared source belongs to the encoder, so that checkpoints contain its parameters once.
         self.source = sources[0] if share_source else None
         self.layers = nn.ModuleList(
             EncoderLayer(channels, heads, None if share_source else copy.deepcopy(own),
-                         attention=copy.deepcopy(attention), head_channels=head_channels,
-                         num_kv_heads=num_kv_heads, hidden_channels=hidden_channels,
-                         dropout=dropout, attention_dropout=attention_dropout,
-                         activation=activation, norm_first=norm_first, norm_eps=norm_eps, hops=hops,
-                         teleport=teleport, learn_teleport=learn_teleport, backend=backend)
+                         attention=copy.deepcopy(attention), dropout=dropout,
+                         norm_first=norm_first, norm_eps=norm_eps, **layer)
             for own in islice(cycle(sources), num_layers))
+        self.activation = self.layers[0].activation
         self.norm = nn.LayerNorm(channels, eps=norm_eps)
-        if not share_source and (source is not None or attention is not None):
-            for layer in self.layers:
-                copied = layer.attention.source if attention is None else layer.attention
-                copied.reset_parameters()
-        for module in (self.token_embedding, self.position_embedding, self.segment_embedding):
-            for embedding in module.modules() if module is not None else ():
-                if isinstance(embedding, nn.Embedding):
-                    nn.init.normal_(embedding.weight, std=embedding_std)
+        copies = [layer.attention.source if attention is None else layer.attention
+                  for layer in self.layers]
+        for module in copies:
+            if module is not None:
+                module.reset_parameters()
+        return [self.source, *copies]
+
+    _options_of = _add_layers, EncoderLayer
 
     @accepts_data
     @cache_host_copies

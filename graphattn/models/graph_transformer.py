@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from itertools import cycle, islice
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -110,10 +110,6 @@ class GraphTransformer(nn.Module, Explained):
         out_channels: int,
         *,
         channels: int,
-        heads: int,
-        num_layers: int,
-        source: GraphSource | Pattern | list[GraphSource | Pattern | str] | str | None = None,
-        attention: nn.Module | None = None,
         joins_edges: bool = False,
         virtual_nodes: int = 0,
         local: Local | None = 'gin',
@@ -121,44 +117,16 @@ class GraphTransformer(nn.Module, Explained):
         encodings: dict[str, int] | None = None,
         level: Literal['node', 'graph'] = 'node',
         pooling: Literal['mean', 'sum', 'max'] = 'mean',
-        dropout: float = 0.,
-        attention_dropout: float = 0.,
-        norm: str = 'batch_norm',
+        **layers: Any,
     ):
         super().__init__()
-        check_sides(out_channels=out_channels, channels=channels, heads=heads,
-                    num_layers=num_layers)
+        check_sides(out_channels=out_channels, channels=channels)
         check_bool(joins_edges=joins_edges)
         check_size('virtual_nodes', virtual_nodes, at_most=MAX_SIDE)
-        check_kind('norm', norm, str)
-        try:
-            is_batch_norm = isinstance(normalization_resolver(norm, channels), BatchNorm)
-        except ValueError as error:
-            raise ValueError(f"'norm' must be the name of a norm of PyG, such as 'batch_norm' (got "
-                             f"{norm!r})"
-                             ) from error
         check_choice('level', level, ('node', 'graph'))
         check_choice('pooling', pooling, POOLING)
-        check_dropout(dropout=dropout, attention_dropout=attention_dropout)
         if local is not None:
             check_choice('local', local, LOCAL)
-        if source is not None and attention is not None:
-            raise ValueError("'attention' must be None if 'source' is given (got both); omit one "
-                             "of them")
-        sources = sources_of_layers(source, heads, num_layers)
-        for one in sources if joins_edges else ():
-            if not hasattr(one, '__or__'):
-                raise ValueError(f"'joins_edges' must be False unless 'source' can join the edges "
-                                 f"of the data (got {type(one).__name__} as 'source'); omit "
-                                 f"'joins_edges'")
-        if local == 'transformer' and channels % heads:
-            raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} channels "
-                             f"and {heads} heads)")
-        if local is None and source is None and attention is None:
-            raise ValueError("'local', 'source' or 'attention' must be given (got none of them); "
-                             "pass source='Full()' for full attention")
-        # A batch may have a single node, for which PyG's batch norm otherwise raises an error.
-        norm_kwargs = {'allow_single_element': True} if is_batch_norm else None
         self.out_channels, self.channels, self.level = out_channels, channels, level
         self.joins_edges = joins_edges
         self.node_encoder = FeatureEncoder(features, channels)
@@ -174,6 +142,43 @@ class GraphTransformer(nn.Module, Explained):
             self.encoding_norm = BatchNorm(size, allow_single_element=True)
             self.encoding = nn.Linear(size, channels)
         self.virtual_nodes = nn.Embedding(virtual_nodes, channels) if virtual_nodes else None
+        self._add_layers(channels, local, **layers)
+        self.pool = POOLING[pooling]() if level == 'graph' else None
+        self.head = nn.Sequential(nn.Linear(channels, channels), nn.ReLU(),
+                                  nn.Linear(channels, out_channels))
+
+    def _add_layers(
+        self, channels: int, local: Local | None, *, heads: int, num_layers: int,
+        source: GraphSource | Pattern | list[GraphSource | Pattern | str] | str | None = None,
+        attention: nn.Module | None = None, dropout: float = 0., attention_dropout: float = 0.,
+        norm: str = 'batch_norm',
+    ) -> None:
+        check_sides(heads=heads, num_layers=num_layers)
+        check_dropout(dropout=dropout, attention_dropout=attention_dropout)
+        check_kind('norm', norm, str)
+        try:
+            is_batch_norm = isinstance(normalization_resolver(norm, channels), BatchNorm)
+        except ValueError as error:
+            raise ValueError(f"'norm' must be the name of a norm of PyG, such as 'batch_norm' (got "
+                             f"{norm!r})"
+                             ) from error
+        if source is not None and attention is not None:
+            raise ValueError("'attention' must be None if 'source' is given (got both); omit one "
+                             "of them")
+        sources = sources_of_layers(source, heads, num_layers)
+        for one in sources if self.joins_edges else ():
+            if not hasattr(one, '__or__'):
+                raise ValueError(f"'joins_edges' must be False unless 'source' can join the edges "
+                                 f"of the data (got {type(one).__name__} as 'source'); omit "
+                                 f"'joins_edges'")
+        if local == 'transformer' and channels % heads:
+            raise ValueError(f"'channels' must be a multiple of 'heads' (got {channels} channels "
+                             f"and {heads} heads)")
+        if local is None and source is None and attention is None:
+            raise ValueError("'local', 'source' or 'attention' must be given (got none of them); "
+                             "pass source='Full()' for full attention")
+        # A batch may have a single node, for which PyG's batch norm otherwise raises an error.
+        norm_kwargs = {'allow_single_element': True} if is_batch_norm else None
         self.layers = nn.ModuleList()
         for one in islice(cycle(sources), num_layers):
             conv = None if local is None else _local(local, channels, heads,
@@ -189,9 +194,8 @@ class GraphTransformer(nn.Module, Explained):
             self.layers.append(GraphGPSConv(channels, conv, dropout=dropout, norm=norm,
                                             norm_kwargs=norm_kwargs, attn_type=attn_type,
                                             attention=own))
-        self.pool = POOLING[pooling]() if level == 'graph' else None
-        self.head = nn.Sequential(nn.Linear(channels, channels), nn.ReLU(),
-                                  nn.Linear(channels, out_channels))
+
+    _options_of = _add_layers,
 
     @cache_host_copies
     def forward(self, data: Data, *, return_graphs: bool = False

@@ -69,9 +69,9 @@ class Backend:
             logit m, and 1 over its sum of ``exp(logit - m)``, ``[num_queries, heads, 2]``.
             ``seed`` is the seed of dropout. The function is not differentiable, and accepts
             neither sinks nor features.
-        attention_part_grads (Callable): Maps ``(grad_out, out, max_inv_sum, query, key, value,
+        attention_part_grads (Callable): Maps ``((grad_out, out, max_inv_sum, query), key, value,
             graph, terms, seed, needs)`` to the gradients of query, key, value, bias and gate along
-            some of the edges. The first three arguments are those of attention along all edges.
+            some of the edges. The first three tensors are those of attention along all edges.
             ``needs`` has two bools: whether the gradients of bias and gate are needed.
         attention_weights (Callable): Maps ``(query, key, graph, terms)`` to the weights.
         weighted_sum (Callable): Maps ``(weight, value, graph)`` to the output.

@@ -44,9 +44,10 @@ def attend_part(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph
     return out, max_inv_sum
 
 
-def grads_of_part(grad_out: Tensor, out: Tensor, max_inv_sum: Tensor, query: Tensor, key: Tensor,
-                  value: Tensor, graph: BipartiteGraph, terms: LogitTerms, seed: Tensor | None,
+def grads_of_part(of_queries: tuple[Tensor, ...], key: Tensor, value: Tensor,
+                  graph: BipartiteGraph, terms: LogitTerms, seed: Tensor | None,
                   needs: tuple[bool, bool], *, by_key: bool) -> tuple[Tensor, ...]:
+    grad_out, out, max_inv_sum, query = of_queries
     features = out.new_empty(*out.shape[:2], 0)
     grad_query, grad_key, grad_value, _, _, grad_bias, grad_gate = edge_attention_backward(
         grad_out, None, out, features, max_inv_sum, query, key, value, None, None, terms.bias,

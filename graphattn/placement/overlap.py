@@ -196,7 +196,7 @@ class _Side(NamedTuple):
         # is what these edges contribute.
         graph, rows = self._edges()
         return self.kernel.attention_part_grads(
-            *(_rows(x, rows) for x in of_queries), key, value, graph, self._with(bias, gate),
+            tuple(_rows(x, rows) for x in of_queries), key, value, graph, self._with(bias, gate),
             self.seed, needs)
 
     def _edges(self) -> tuple[BipartiteGraph, Tensor | None]:

@@ -51,9 +51,9 @@ edge_attention = define('edge_attention', INPUTS, '(Tensor, Tensor, Tensor)', _f
 # of the last four is empty if it is not needed.
 
 
-def _fake_attention_backward(grad_out, grad_features, out, features, max_inv_sum, query, key, value,
-                             feature_query, edge_attr, bias, gate, *rest):
-    *_, needs_attr, needs_bias, needs_gate = rest
+def _fake_attention_backward(grad_out, grad_features, out, features, max_inv_sum, *inputs):
+    query, key, value, feature_query, edge_attr, bias, gate, *_ = inputs
+    *_, needs_attr, needs_bias, needs_gate = inputs
     return (*(tensor.new_empty(tensor.shape) for tensor in (query, key, value)),
             no_grad(query) if feature_query is None else torch.empty_like(feature_query),
             torch.empty_like(edge_attr) if needs_attr else no_grad(query),
