@@ -15,6 +15,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from graphattn.utils.reading import check_aliases, read_yaml
 from graphattn.utils.trust import importing_only
 
+CONFIGS = Path(__file__).parents[1] / 'configs'
 _load = get_loader('yaml')  # reads 1e-3 as a number, unlike a reader of YAML 1.1
 
 
@@ -59,7 +60,7 @@ def _load_checked(text: str) -> Any:
     """
     check_aliases(text)
     try:
-        value = _load(text)
+        value = on_its_base(_load(text))
     except TypeError as error:  # jsonargparse raises it for '?' and '1:'
         raise yaml.YAMLError("names of options must be strings") from error
     return text if value is None else value
@@ -105,15 +106,44 @@ def laid_over(*paths: Path) -> dict[str, Any]:
     """
     config: dict[str, Any] = {}
     for path in paths:
-        lay_over(config, read_yaml(path))
+        lay_over(config, on_its_base(read_yaml(path)))
     return config
 
 
+def on_its_base(config: Any) -> Any:
+    """Return a config over the shipped config that its key ``base`` names; other configs as they
+    are."""
+    if not isinstance(config, dict) or 'base' not in config:
+        return config
+    name = config['base']
+    if name not in config_names():
+        raise ValueError(f"'base' must be the name of a config in experiments/configs, which "
+                         f"graphattn --help lists (got {name!r})")
+    whole = on_its_base(read_yaml(CONFIGS / f'{name}.yaml'))
+    for key, value in config.items():
+        if key != 'base':
+            *outer, inner = key.split('.')
+            value = {inner: value}
+            for part in reversed(outer):
+                value = {part: value}
+            lay_over(whole, value)
+    return whole
+
+
+def config_names() -> list[str]:
+    """Return the names of the configs in experiments/configs."""
+    return [path.relative_to(CONFIGS).with_suffix('').as_posix()
+            for path in sorted(CONFIGS.rglob('*.yaml'))]
+
+
 def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
-    """Update ``config`` in place with the values of ``other``, recursively."""
+    """Update ``config`` in place with the values of ``other``, recursively. The arguments of one
+    class are not those of another."""
     for name, value in other.items():
-        if isinstance(value, dict) and isinstance(config.get(name), dict):
-            lay_over(config[name], value)
+        before = config.get(name)
+        if isinstance(value, dict) and isinstance(before, dict) and (
+                'class_path' not in value or value['class_path'] == before.get('class_path')):
+            lay_over(before, value)
         else:
             config[name] = value
 
