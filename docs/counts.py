@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 MANY = 10  # parameters
-# The parameters of compiled loops and of operators' implementations, fake ones too, are given.
-DECORATORS = {'in_threads', 'jit', 'jit_inline', 'kernel', 'intrinsic', 'register_kernel',
-              'register_fake'}
+# The parameters of compiled loops and of operators' implementations are given.
+DECORATORS = {'in_threads', 'jit', 'jit_inline', 'kernel', 'intrinsic', 'register_kernel'}
 
 
 def counts(root: Path) -> dict[str, int]:
     """Return the figures of a checkout."""
-    trees = {path: ast.parse(path.read_text()) for path in sorted(root.glob('graphattn/**/*.py'))}
-    functions = [node for tree in trees.values() for node in ast.walk(tree)
-                 if isinstance(node, ast.FunctionDef) and num_parameters(node) > MANY
-                 and not DECORATORS & set(map(name_of, node.decorator_list))
-                 and not node.name.startswith('_fake')]
+    trees = trees_of(root)
+    names = [name for _, name in with_many_parameters(trees)]
     lines = {folder: sum(len(path.read_text().splitlines())
                          for path in root.glob(f'{folder}/**/*.py'))
              for folder in ('graphattn', 'experiments', 'analysis', 'tests')}
@@ -32,9 +28,20 @@ def counts(root: Path) -> dict[str, int]:
             'arrows between these': len({(unit, other) for unit, other in arrows(root, trees)
                                          if other not in ('', unit)}),
             f'functions of more than {MANY} parameters':
-                sum(node.name != '__init__' for node in functions),
-            f'constructors of more than {MANY} parameters':
-                sum(node.name == '__init__' for node in functions)}
+                len(names) - names.count('__init__'),
+            f'constructors of more than {MANY} parameters': names.count('__init__')}
+
+
+def trees_of(root: Path) -> dict[Path, ast.AST]:
+    """Return the parsed files of graphattn."""
+    return {path: ast.parse(path.read_text()) for path in sorted(root.glob('graphattn/**/*.py'))}
+
+
+def with_many_parameters(trees: dict[Path, ast.AST]) -> list[tuple[str, str]]:
+    """Return the module and the name of each function with more than MANY parameters."""
+    return [(path.stem, node.name) for path, tree in trees.items() for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) and num_parameters(node) > MANY
+            and not DECORATORS & set(map(name_of, node.decorator_list))]
 
 
 def arrows(root: Path, trees: dict[Path, ast.AST]) -> Iterator[tuple[str, str]]:
