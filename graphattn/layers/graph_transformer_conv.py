@@ -248,7 +248,7 @@ class GraphTransformerConv(TransformerConv, Explained):
             return None
         check_floating(edge_attr=edge_attr)
         check_shape('edge_attr', edge_attr, ('num_edges', self.edge_dim),
-                    ", with the 'edge_dim' of the layer")
+                    f', because the layer was built with edge_dim={self.edge_dim}')
         return edge_attr
 
 
