@@ -67,7 +67,6 @@ def draw_mask(axes: Axes, graph: BipartiteGraph, title: str) -> None:
 
 
 def draw_grid(axes: Axes, n: int) -> None:
-    """Draw thin lines between the cells of a mask of n tokens."""
     between = np.arange(n - 1) + 0.5
     axes.hlines(between, -0.5, n - 0.5, color='0.85', linewidth=0.5)
     axes.vlines(between, -0.5, n - 0.5, color='0.85', linewidth=0.5)

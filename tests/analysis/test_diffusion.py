@@ -12,12 +12,11 @@ from analysis.diffusion import (
     diffusion,
     heat_response,
     operator,
-    operators,
     ppr_response,
     receptive_field,
     resolvent,
 )
-from analysis.diffusion.drawing import draw
+from analysis.drawings import draw_diffusion as draw
 from analysis.walk import square_graph, uniform_attention
 from graphattn import patterns
 from graphattn.patterns import parse
@@ -248,6 +247,6 @@ def test_bad_options(options, error, message):
 def test_matrices_it_cannot_invert(monkeypatch):
     with pytest.raises(TypeError, match="'attention' must be a square scipy sparse array"):
         resolvent(np.eye(3), 0.1)
-    monkeypatch.setattr(operators, 'MAX_DENSE', 20)
+    monkeypatch.setattr('analysis.diffusion.MAX_DENSE', 20)
     with pytest.raises(ValueError, match=r"'attention' must have at most 20 tokens .*\(got 24\)"):
         operator(uniform_attention(GRAPHS['window']), 2, 0.1)

@@ -13,16 +13,14 @@ import torch
 from matplotlib.figure import Figure
 from torch_geometric.data import Data
 
-from analysis.expander.__main__ import main as expander
+from analysis.commands import COMMANDS
 from analysis.graph_files import read_graph, read_graph_file
 from analysis.graphs import as_graph
-from analysis.hamiltonian.__main__ import main as hamiltonian
-from analysis.mixing.__main__ import main as mixing
-from analysis.report.__main__ import main as report
-from analysis.spectrum.__main__ import main as spectrum
-from analysis.universality.__main__ import main as universality
 from graphattn import BipartiteGraph
 from graphattn.patterns import SlidingWindow
+
+expander, hamiltonian, mixing, report, spectrum, universality = (COMMANDS[name] for name in (
+    'expander', 'hamiltonian', 'mixing', 'report', 'spectrum', 'universality'))
 
 GRAPH = SlidingWindow(1).build(5) - SlidingWindow(0).build(5)
 EDGES = GRAPH.edge_index.as_tensor().T.tolist()
