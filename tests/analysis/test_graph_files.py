@@ -130,7 +130,7 @@ def test_segments_of_a_file_are_rows(tmp_path, name, write, capsys):
     ('a.gml', b'graph [' * 2000, 'recursion'), ('a.txt', b'0 1\n1 x\n', 'line 2'),
     ('a.txt', b'', 'no edges'), ('a.txt', b'\xff\xfe', 'UTF-8'), ('a.txt', b'-1 2', 'line 1'),
     ('a.csv', b'0,1\n\n0,1,2,3\n', 'line 3'), ('a.csv', b'0,1,nan\n', 'line 1'),
-    ('a.csv', b'Ann,Bo,heavy\n', 'line 1'), ('a.csv', b'Ann,\n', 'line 1'),
+    ('a.csv', b'Ann,Bo,heavy\n', 'line 1'), ('a.csv', b'Ann,\n', 'ends with commas'),
     ('a.csv', b'"Ann,Bo\n', 'unexpected end'), ('a.csv', b'source,target\n', 'no edges'),
     ('a.csv', b'Ann,\x1b[2J\n', 'cannot be printed'), ('a.csv.gz', b'0,1', 'gzip'),
 ])

@@ -251,11 +251,8 @@ FILES = {
     'a.gml': (lambda path: nx.write_gml(SIMPLE_GRAPH, path), {}, SIMPLE),
     'a.gexf': (lambda path: nx.write_gexf(SIMPLE_GRAPH, path), {}, SIMPLE),
     'a.txt': (lambda path: nx.write_edgelist(SIMPLE_GRAPH, path), {'edges': 'undirected'}, SIMPLE),
-    'a.metis': (text('3 2 001\n2 0.5\n1 0.5 3 2\n2 2\n'), {}, SIMPLE),
     'a.net': (text('*Vertices 3\n*Edges\n1 2 0.75\n2 3 2\n2 2 3\n'), {}, BOTH),
     'arcs.net': (text('*Vertices 3\n*Arcs\n1 2 0.75\n2 3 2\n*Edges\n2 2 3\n'), {}, DIRECTED),
-    'a.col': (text('p sp 3 2\na 1 2 0.75\na 2 3 2\na 2 2 3\n'), {}, DIRECTED),
-    'out.a': (text('% sym\n1 2 0.5\n2 3 2\n'), {}, SIMPLE),
     'plain.csv': (text('0,1\n1,2\n'), {}, [[0, 0, 0], [1, 0, 0], [0, 1, 0]])}
 
 
