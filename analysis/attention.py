@@ -24,62 +24,48 @@ DENSE_TOKENS = 2048
 
 @dataclass(frozen=True)
 class AttentionMatrix(Result):
-    r"""Measures of an attention matrix A ``[query, key]``. A measure that does not apply to A is
-    ``None``.
+    """Measures of an attention matrix A ``[query, key]``. A measure that does not apply to A is
+    ``None``."""
 
-    Attributes:
-        num_queries, num_keys, num_edges (int): The size of A, and the number of weights above 0.
-        sigma_1, sigma_2 (float): The two largest singular values of A; ``sigma_2`` is ``None`` for
-            a single row or column.
-        gap (float): :math:`\sigma_1 - \sigma_2`.
-        effective_rank (float, optional): :math:`\exp(-\sum_i p_i \log p_i)` of
-            :math:`p_i = \sigma_i / \sum_j \sigma_j`, up to 2,048 tokens.
-        stable_rank (float): :math:`\lVert A \rVert_F^2 / \sigma_1^2`.
-        from_uniform (float, optional): Mean total variation distance between the weights of a query
-            and equal weights for all keys. It is 0 if all tokens attend to all tokens equally.
-        from_uniform_on_edges (float, optional): Mean total variation distance between the weights
-            of a query and equal weights on the edges of the query.
-        transport_gap (float, optional): :math:`1 - \sigma_2` of
-            :math:`D_q^{-1/2} A D_k^{-1/2}`.
-        phi_below, phi_above (float, optional): Bounds of the bipartite Cheeger number.
-        phi (float, optional): The bipartite Cheeger number itself, if at most 20 queries and keys
-            have edges.
-        asymmetry (float, optional): G, see :func:`analysis.attention.asymmetry`.
-        to_earlier, to_self, to_later (float, optional): Shares of all weight on keys before the
-            query, on the query itself, and on keys after it.
-        mean_distance (float, optional): Mean of :math:`|i - j|` over query i and key j, by weight.
-        strong_components (int, optional): Number of strongly connected components.
-        directed_gap (float, optional): :math:`\lambda_2` of the directed Laplacian, see
-            :func:`analysis.attention.directed_laplacian`, up to 4,096 tokens; ``None`` if the
-            graph is not strongly connected and there is no teleport.
-        singular_values (ndarray): float64, in descending order. Up to 2,048 tokens, these are all
-            singular values, and otherwise the two largest.
-        stationary (ndarray, optional): float64 ``[n]``, the stationary distribution of the walk
-            from queries to keys, if there is a directed gap.
-    """
-
-    num_queries: int
+    num_queries: int  #: The size of A, and the number of weights above 0.
     num_keys: int
     num_edges: int
+    #: The two largest singular values of A; ``sigma_2`` is ``None`` for a single row or column.
     sigma_1: float
     sigma_2: float | None
-    gap: float | None
+    gap: float | None  #: :math:`\sigma_1 - \sigma_2`.
+    #: :math:`\exp(-\sum_i p_i \log p_i)` of :math:`p_i = \sigma_i / \sum_j \sigma_j`, up to 2,048
+    #: tokens.
     effective_rank: float | None
-    stable_rank: float
+    stable_rank: float  #: :math:`\lVert A \rVert_F^2 / \sigma_1^2`.
+    #: Mean total variation distance between the weights of a query and equal weights for all keys.
+    #: It is 0 if all tokens attend to all tokens equally.
     from_uniform: float | None
+    #: Mean total variation distance between the weights of a query and equal weights on the edges
+    #: of the query.
     from_uniform_on_edges: float | None
-    transport_gap: float | None = None
-    phi_below: float | None = None
+    transport_gap: float | None = None  #: :math:`1 - \sigma_2` of :math:`D_q^{-1/2} A D_k^{-1/2}`.
+    phi_below: float | None = None  #: Bounds of the bipartite Cheeger number.
     phi_above: float | None = None
+    #: The bipartite Cheeger number itself, if at most 20 queries and keys have edges.
     phi: float | None = None
-    asymmetry: float | None = None
+    asymmetry: float | None = None  #: G, see :func:`analysis.attention.asymmetry`.
+    #: Shares of all weight on keys before the query, on the query itself, and on keys after it.
     to_earlier: float | None = None
     to_self: float | None = None
     to_later: float | None = None
+    #: Mean of :math:`|i - j|` over query i and key j, by weight.
     mean_distance: float | None = None
-    strong_components: int | None = None
+    strong_components: int | None = None  #: Number of strongly connected components.
+    #: :math:`\lambda_2` of the directed Laplacian, see
+    #: :func:`analysis.attention.directed_laplacian`, up to 4,096 tokens; ``None`` if the graph is
+    #: not strongly connected and there is no teleport.
     directed_gap: float | None = None
+    #: float64, in descending order. Up to 2,048 tokens, these are all singular values, and
+    #: otherwise the two largest.
     singular_values: np.ndarray | None = None
+    #: float64 ``[n]``, the stationary distribution of the walk from queries to keys, if there is a
+    #: directed gap.
     stationary: np.ndarray | None = token_values(default=None)
 
 

@@ -31,93 +31,63 @@ _SWEEPS = 16
 
 @dataclass(frozen=True)
 class Expansion(Result):
-    r"""Measures of the expansion of a graph. A measure that does not apply to the graph is
-    ``None``.
+    """Measures of the expansion of a graph. A measure that does not apply to the graph is
+    ``None``."""
 
-    Attributes:
-        num_nodes (int): Number of tokens n.
-        symmetrization (str): How an edge without its reverse was treated.
-        min_degree, mean_degree, max_degree (float): Row sums of the symmetric A, self-loops
-            counted once.
-        is_regular (bool): Whether all degrees are equal.
-        num_components (int): Number of connected components.
-        is_connected (bool): Whether there is only one connected component.
-        is_strongly_connected (bool): Whether every token reaches every other along directed edges.
-        diameter (int, optional): The longest shortest path of the symmetric graph; ``None`` if the
-            graph is not connected. The value is a lower bound unless ``diameter_is_exact``.
-        diameter_is_exact (bool): Whether the searches proved the diameter.
-        lambda_2 (float, optional): Second smallest eigenvalue of the normalised Laplacian, the
-            spectral gap :math:`1 - \mu_2 / d` of the walk.
-        lambda_max (float, optional): Largest eigenvalue of the normalised Laplacian.
-        adjacency_gap (float, optional): :math:`d - \mu_2(A)` of a regular graph.
-        max_residual (float): Largest residual of the computed eigenvalues.
-        expander (str, optional): The text ``(d, epsilon)`` for a regular graph.
-        epsilon (float, optional): The smallest epsilon with which the graph approximates
-            :math:`(\bar d / n) K_n`, the scaled complete graph.
-        epsilon_below, epsilon_above (float, optional): The epsilon that each of the two sides
-            requires.
-        second_modulus (float, optional): The largest :math:`|\mu_i|` of a regular graph except for
-            :math:`d`, and :math:`-d` if it is bipartite.
-        ramanujan_bound (float, optional): :math:`2 \sqrt{d - 1}`.
-        is_ramanujan (bool, optional): Whether ``second_modulus`` of a connected graph is at most
-            ``ramanujan_bound``.
-        alon_boppana_bound (float, optional): Lower bound of :math:`\mu_2`.
-        cheeger_below, cheeger_above (float, optional): The two sides of Cheeger's inequality.
-        sweep_conductance (float, optional): Conductance of the best set of the sweep cut, an upper
-            bound of the graph's conductance h.
-        sweep_size (int, optional): Number of tokens in that set.
-        sweep_volume (float, optional): The sum of the degrees of these tokens.
-        sweep_boundary (float, optional): The total weight of the edges that leave the set.
-        sweep_expansion (float, optional): ``sweep_boundary`` per token of the smaller side.
-        exact_conductance (float, optional): The conductance h of the graph, the minimum over all
-            sets, for at most 20 tokens.
-        edge_expansion (float, optional): The minimum of :math:`E(S, \bar S) / |S|` over sets of at
-            most half the tokens, for at most 20 tokens.
-        vertex_expansion (float, optional): The minimum of :math:`|\partial S| / |S|` over the same
-            sets, with the neighbours of S outside S.
-        inner_vertex_expansion (float, optional): The minimum of the same ratio, if
-            :math:`\partial S` is the neighbours of the complement in S.
-        sweep_set (ndarray, optional): int64, the tokens of the best set of the sweep cut, on the
-            side of smaller volume.
-        sweep_conductances (ndarray, optional): float64 ``[n - 1]``, the conductance of every prefix
-            of the tokens in the order of the sweep.
-    """
-
-    num_nodes: int
-    symmetrization: str
-    min_degree: float
+    num_nodes: int  #: Number of tokens n.
+    symmetrization: str  #: How an edge without its reverse was treated.
+    min_degree: float  #: Row sums of the symmetric A, self-loops counted once.
     mean_degree: float
     max_degree: float
-    is_regular: bool
-    num_components: int
-    is_connected: bool
-    is_strongly_connected: bool
+    is_regular: bool  #: Whether all degrees are equal.
+    num_components: int  #: Number of connected components.
+    is_connected: bool  #: Whether there is only one connected component.
+    is_strongly_connected: bool  #: Whether every token reaches every other along directed edges.
+    #: The longest shortest path of the symmetric graph; ``None`` if the graph is not connected. The
+    #: value is a lower bound unless ``diameter_is_exact``.
     diameter: int | None
-    diameter_is_exact: bool
+    diameter_is_exact: bool  #: Whether the searches proved the diameter.
+    #: Second smallest eigenvalue of the normalised Laplacian, the spectral gap :math:`1 - \mu_2 /
+    #: d` of the walk.
     lambda_2: float | None = None
-    lambda_max: float | None = None
-    adjacency_gap: float | None = None
-    max_residual: float = 0.
-    expander: str | None = None
+    lambda_max: float | None = None  #: Largest eigenvalue of the normalised Laplacian.
+    adjacency_gap: float | None = None  #: :math:`d - \mu_2(A)` of a regular graph.
+    max_residual: float = 0.  #: Largest residual of the computed eigenvalues.
+    expander: str | None = None  #: The text ``(d, epsilon)`` for a regular graph.
+    #: The smallest epsilon with which the graph approximates :math:`(\bar d / n) K_n`, the scaled
+    #: complete graph.
     epsilon: float | None = None
-    epsilon_below: float | None = None
+    epsilon_below: float | None = None  #: The epsilon that each of the two sides requires.
     epsilon_above: float | None = None
+    #: The largest :math:`|\mu_i|` of a regular graph except for :math:`d`, and :math:`-d` if it is
+    #: bipartite.
     second_modulus: float | None = None
-    ramanujan_bound: float | None = None
+    ramanujan_bound: float | None = None  #: :math:`2 \sqrt{d - 1}`.
+    #: Whether ``second_modulus`` of a connected graph is at most ``ramanujan_bound``.
     is_ramanujan: bool | None = None
-    alon_boppana_bound: float | None = None
-    cheeger_below: float | None = None
+    alon_boppana_bound: float | None = None  #: Lower bound of :math:`\mu_2`.
+    cheeger_below: float | None = None  #: The two sides of Cheeger's inequality.
     cheeger_above: float | None = None
+    #: Conductance of the best set of the sweep cut, an upper bound of the graph's conductance h.
     sweep_conductance: float | None = None
-    sweep_size: int | None = None
-    sweep_volume: float | None = None
-    sweep_boundary: float | None = None
-    sweep_expansion: float | None = None
+    sweep_size: int | None = None  #: Number of tokens in that set.
+    sweep_volume: float | None = None  #: The sum of the degrees of these tokens.
+    sweep_boundary: float | None = None  #: The total weight of the edges that leave the set.
+    sweep_expansion: float | None = None  #: ``sweep_boundary`` per token of the smaller side.
+    #: The conductance h of the graph, the minimum over all sets, for at most 20 tokens.
     exact_conductance: float | None = None
+    #: The minimum of :math:`E(S, \bar S) / |S|` over sets of at most half the tokens, for at most
+    #: 20 tokens.
     edge_expansion: float | None = None
+    #: The minimum of :math:`|\partial S| / |S|` over the same sets, with the neighbours of S
+    #: outside S.
     vertex_expansion: float | None = None
+    #: The minimum of the same ratio, if :math:`\partial S` is the neighbours of the complement in
+    #: S.
     inner_vertex_expansion: float | None = None
+    #: int64, the tokens of the best set of the sweep cut, on the side of smaller volume.
     sweep_set: np.ndarray | None = token_numbers(default=None)
+    #: float64 ``[n - 1]``, the conductance of every prefix of the tokens in the order of the sweep.
     sweep_conductances: np.ndarray | None = None
 
 

@@ -27,17 +27,14 @@ class HamiltonianPath(Result):
     """The answer to whether a graph has a Hamiltonian path, with the path, or with the reason why
     there is none."""
 
+    #: True if a path exists, False if there is none, ``None`` if the answer is unknown.
     exists: bool | None
-    """True if a path exists, False if there is none, ``None`` if the answer is unknown."""
-    method: str
-    """The stage that found the answer, or the last stage that was tried."""
-    reason: str | None
-    """The reason why there is no path, or why the answer is unknown."""
+    method: str  #: The stage that found the answer, or the last stage that was tried.
+    reason: str | None  #: The reason why there is no path, or why the answer is unknown.
     seconds: float
+    #: int64 ``[n]``, the tokens in the order of the path; each step is a verified edge.
     path: np.ndarray | None = token_numbers()
-    """int64 ``[n]``, the tokens in the order of the path; each step is a verified edge."""
-    directed: bool = True
-    """False if edges were followed in both directions."""
+    directed: bool = True  #: False if edges were followed in both directions.
 
 
 def hamiltonian_path(

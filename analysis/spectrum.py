@@ -34,37 +34,28 @@ _DENSE_NODES = 2048
 
 @dataclass(frozen=True)
 class Spectrum(Result):
-    r"""The eigenvalues or singular values of a graph, with their residuals.
+    """The eigenvalues or singular values of a graph, with their residuals."""
 
-    Attributes:
-        matrix (str): The name of the matrix that has these values.
-        symmetrization (str): How an edge without its reverse was treated.
-        num_components (int): Number of connected components, isolated nodes included. It is the
-            multiplicity of a Laplacian's eigenvalue 0.
-        lambda_2 (float, optional): The second smallest eigenvalue, counted with multiplicity. It is
-            exactly 0 if the graph is not connected, and ``None`` if the graph has one node.
-        lambda_max (float, optional): The largest eigenvalue.
-        sigma_2 (float, optional): The second largest singular value, if there are two.
-        max_residual (float): The largest of ``residuals``.
-        method (str): ``dense``, ``shift-invert`` or ``Lanczos``. If the two ends of the spectrum
-            use different methods, both are named.
-        index (ndarray): int ``[num_values]``, the index of each value among all eigenvalues or
-            singular values, in the same order.
-        values (ndarray): float64 ``[num_values]``; eigenvalues ascend, singular values descend.
-        residuals (ndarray): float64 ``[num_values]``, :math:`\|L v - \lambda v\|` for the computed
-            eigenvector v of norm 1. The matrix has an eigenvalue within this distance of the value.
-    """
-
-    matrix: str
-    symmetrization: str
+    matrix: str  #: The name of the matrix that has these values.
+    symmetrization: str  #: How an edge without its reverse was treated.
+    #: Number of connected components, isolated nodes included. It is the multiplicity of a
+    #: Laplacian's eigenvalue 0.
     num_components: int
+    #: The second smallest eigenvalue, counted with multiplicity. It is exactly 0 if the graph is
+    #: not connected, and ``None`` if the graph has one node.
     lambda_2: float | None
-    lambda_max: float | None
-    sigma_2: float | None
-    max_residual: float
+    lambda_max: float | None  #: The largest eigenvalue.
+    sigma_2: float | None  #: The second largest singular value, if there are two.
+    max_residual: float  #: The largest of ``residuals``.
+    #: ``dense``, ``shift-invert`` or ``Lanczos``. If the two ends of the spectrum use different
+    #: methods, both are named.
     method: str
+    #: int ``[num_values]``, the index of each value among all eigenvalues or singular values, in
+    #: the same order.
     index: np.ndarray
-    values: np.ndarray
+    values: np.ndarray  #: float64 ``[num_values]``; eigenvalues ascend, singular values descend.
+    #: float64 ``[num_values]``, :math:`\|L v - \lambda v\|` for the computed eigenvector v of norm
+    #: 1. The matrix has an eigenvalue within this distance of the value.
     residuals: np.ndarray
 
 

@@ -22,24 +22,16 @@ _MAX_SECONDS = 600
 
 @dataclass(frozen=True)
 class Speed(Result):
-    """Median times of one call of attention, measured alternately on this machine.
+    """Median times of one call of attention, measured alternately on this machine."""
 
-    Attributes:
-        num_tokens (int): Number of queries of the graph.
-        density (float): Fraction of the pairs that are edges.
-        seconds (float): Time of attention along the graph.
-        seconds_full (float): Time of ``torch.nn.functional.scaled_dot_product_attention`` over all
-            pairs of the same queries and keys.
-        times_as_fast (float): ``seconds_full / seconds``.
-        threads (int): Number of torch's threads.
-    """
-
-    num_tokens: int
-    density: float
-    seconds: float
+    num_tokens: int  #: Number of queries of the graph.
+    density: float  #: Fraction of the pairs that are edges.
+    seconds: float  #: Time of attention along the graph.
+    #: Time of ``torch.nn.functional.scaled_dot_product_attention`` over all pairs of the same
+    #: queries and keys.
     seconds_full: float
-    times_as_fast: float
-    threads: int
+    times_as_fast: float  #: ``seconds_full / seconds``.
+    threads: int  #: Number of torch's threads.
 
 
 def speed(

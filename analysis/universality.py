@@ -28,26 +28,21 @@ class Universality(Result):
     """The answer to whether patterns that the layers of a model apply in turn satisfy Assumption 1
     of Yun et al., condition by condition."""
 
+    #: True if all three conditions hold (sufficient, not necessary); ``None`` if the Hamiltonian
+    #: path is unknown and the others hold.
     assumption_1: bool | None
-    """True if all three conditions hold (sufficient, not necessary); ``None`` if the Hamiltonian
-    path is unknown and the others hold."""
-    self_loops: bool
-    """Condition 1."""
-    hamiltonian_path: bool | None
-    """Condition 2."""
-    layers: int | None
-    """The s of condition 3; ``None`` if some token does not reach all others."""
+    self_loops: bool  #: Condition 1.
+    hamiltonian_path: bool | None  #: Condition 2.
+    layers: int | None  #: The s of condition 3; ``None`` if some token does not reach all others.
+    #: True if all patterns are full attention without the diagonal, on more than two tokens.
     sparsebert_theorem_1: bool
-    """True if all patterns are full attention without the diagonal, on more than two tokens."""
-    reasons: tuple[str, ...]
-    """The conditions that fail or are unknown."""
-    patterns: int
-    """Number of patterns, p."""
+    reasons: tuple[str, ...]  #: The conditions that fail or are unknown.
+    patterns: int  #: Number of patterns, p.
+    #: Number of patterns to which Eq. 5 of SBM-Transformer can give probability 1, see
+    #: :func:`is_rectangle`.
     rectangles: int
-    """Number of patterns to which Eq. 5 of SBM-Transformer can give probability 1, see
-    :func:`is_rectangle`."""
+    #: float64 ``[layers run]``, the fraction of (query, key) pairs reached after each layer.
     reach: np.ndarray
-    """float64 ``[layers run]``, the fraction of (query, key) pairs reached after each layer."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +50,15 @@ class DiffusionUniversality(Result):
     """The answer to whether one pattern satisfies the conditions of Diffuser's Theorem 1 and of its
     proof."""
 
+    #: Self-loops, connected, and a Hamiltonian path (sufficient, not necessary).
     assumption_1: bool | None
-    """Self-loops, connected, and a Hamiltonian path (sufficient, not necessary)."""
     self_loops: bool
-    connected: bool
-    """True if the undirected graph is connected."""
+    connected: bool  #: True if the undirected graph is connected.
     hamiltonian_path: bool | None
+    #: True if a path begins at a global token, which attends to all others and is attended by them.
     global_first_token: bool | None
-    """True if a path begins at a global token, which attends to all others and is attended by
-    them."""
-    enough_hops: bool
-    """True if there are more hops than tokens."""
-    reasons: tuple[str, ...]
-    """The conditions that fail or are unknown."""
+    enough_hops: bool  #: True if there are more hops than tokens.
+    reasons: tuple[str, ...]  #: The conditions that fail or are unknown.
 
 
 def universality(
