@@ -17,7 +17,7 @@ from analysis.result import Result, token_values
 from analysis.spectrum import Laplacian, join_queries_to_keys
 from analysis.walk import MAX_DENSE, closed_classes_of, stationary_distribution, strong_components
 
-__all__ = ['AttentionMatrix', 'asymmetry', 'attention', 'circulation', 'directed_laplacian']
+__all__ = ['AttentionMatrix', 'attention', 'directed_laplacian']
 # Up to this number of tokens, all singular values take seconds to compute.
 DENSE_TOKENS = 2048
 
@@ -49,7 +49,7 @@ class AttentionMatrix(Result):
     phi_above: float | None = None
     #: The bipartite Cheeger number itself, if at most 20 queries and keys have edges.
     phi: float | None = None
-    asymmetry: float | None = None  #: G, see :func:`analysis.attention.asymmetry`.
+    asymmetry: float | None = None  #: G: 0 if A is symmetric, 1 if no weight has one against it.
     #: Shares of all weight on keys before the query, on the query itself, and on keys after it.
     to_earlier: float | None = None
     to_self: float | None = None
@@ -92,16 +92,20 @@ def attention(graph: GraphLike, *, weights: bool = True,
       sorted by the second singular vectors. This conductance never exceeds the bound above. Queries
       and keys without edges are left out.
     - **Direction.** No spectrum of a symmetrised matrix can distinguish A from its transpose. The
-      shares of weight on earlier and later keys distinguish them, and G measures how much the two
-      matrices differ. Only the shares and the mean distance depend on the order of the tokens.
+      shares of weight on earlier and later keys distinguish them, and
+
+      .. math::
+          G = \frac{\lVert A - A^\top \rVert_F}{\sqrt 2 \, \lVert A \rVert_F}, \qquad
+          G^2 = 1 - \frac{\sum_{ij} A_{ij} A_{ji}}{\sum_{ij} A_{ij}^2}
+
+      measures how much the two matrices differ. "Self-Attention as Transport" uses the G of the
+      degree-normalised matrix. Only the shares and the mean distance depend on the order of the
+      tokens.
 
     Args:
-        graph: See :func:`analysis.adjacency.adjacency_of`.
+        graph: See :func:`analysis.graphs.adjacency_of`.
         weights: Whether to use the weights of edges instead of 1.
         teleport: Probability of a step to any token in the walk of the directed Laplacian.
-
-    Returns:
-        AttentionMatrix.
 
     Raises:
         TypeError, ValueError: An argument is invalid, the graph has no tokens, a weight is negative
@@ -124,11 +128,11 @@ def attention(graph: GraphLike, *, weights: bool = True,
     if min(matrix.shape) == 0:
         raise ValueError(f"'graph' must have at least one token (got {matrix.shape[0]} queries and "
                          f"{matrix.shape[1]} keys)")
-    matrix = normalized_rows(matrix)
+    matrix = _normalized_rows(matrix)
     num_queries, num_keys = matrix.shape
     return AttentionMatrix(
-        num_queries, num_keys, matrix.nnz, **rank_of(matrix), **_from_uniform(matrix),
-        **capacity_of(matrix), asymmetry=asymmetry_of(matrix), **flow_of(matrix),
+        num_queries, num_keys, matrix.nnz, **_rank_of(matrix), **_from_uniform(matrix),
+        **_capacity_of(matrix), asymmetry=_asymmetry_of(matrix), **_flow_of(matrix),
         **_directed(matrix, teleport))
 
 
@@ -153,15 +157,14 @@ def _directed(matrix: sp.csr_array, teleport: float | None) -> dict[str, object]
     is_large = matrix.shape[0] > MAX_DENSE
     if teleport is None and (num_components > 1 or is_large):
         return dict(strong_components=num_components)
-    flow = circulation_of(matrix, teleport)
-    pairs = laplacian_of(flow).smallest(min(2, matrix.shape[0]))
+    flow = _circulation(matrix, teleport)
+    pairs = _laplacian_of(flow).smallest(min(2, matrix.shape[0]))
     gap = float(pairs.values[1]) if matrix.shape[0] > 1 else None
     return dict(strong_components=num_components, directed_gap=gap,
                 stationary=flow.sum(axis=1))
 
 
-def rank_of(matrix: sp.csr_array) -> dict[str, object]:
-    """Return how close a non-negative matrix is to rank 1, as a dict."""
+def _rank_of(matrix: sp.csr_array) -> dict[str, object]:
     is_dense = max(matrix.shape) <= DENSE_TOKENS
     values = _all(matrix) if is_dense else _two_largest(matrix)
     sigma_1 = float(values[0])
@@ -217,9 +220,7 @@ def _of_part(matrix: sp.csr_array, bound: float) -> np.ndarray:
     return np.einsum('nk,nk->k', vectors, joined @ vectors)
 
 
-def capacity_of(matrix: sp.csr_array) -> dict[str, object]:
-    """Return bounds on the bipartite Cheeger number of an attention matrix ``[query, key]``, as a
-    dict."""
+def _capacity_of(matrix: sp.csr_array) -> dict[str, object]:
     joined = join_queries_to_keys(matrix)
     has_edge = joined.sum(axis=1) > 0
     if not has_edge.any():
@@ -236,31 +237,8 @@ def capacity_of(matrix: sp.csr_array) -> dict[str, object]:
         phi_above=min(cut['sweep_conductance'], math.sqrt(2 * lambda_2)), phi=exact)
 
 
-def asymmetry(graph: GraphLike, *, weights: bool = True) -> float | None:
-    r"""Return how far a square matrix is from symmetric.
-
-    .. math::
-        G = \frac{\lVert A - A^\top \rVert_F}{\sqrt 2 \, \lVert A \rVert_F}, \qquad
-        G^2 = 1 - \frac{\sum_{ij} A_{ij} A_{ji}}{\sum_{ij} A_{ij}^2}
-
-    G lies in [0, 1]. If A is symmetric, G is 0. If no weight has a weight in the other direction, G
-    is 1. A symmetrised matrix is the same for A and its transpose, so no spectrum of that matrix
-    shows the direction. The definition of G is this project's. "Self-Attention as Transport" (arXiv
-    2605.04893) uses a coefficient G of the degree-normalised matrix for the same purpose.
-
-    Args:
-        graph: See :func:`analysis.adjacency.adjacency_of`.
-        weights: Whether to use the weights of edges instead of 1.
-
-    Returns:
-        G, or ``None`` if there are no edges, or if the numbers of keys and queries differ.
-    """
-    return asymmetry_of(adjacency_of(graph, weights))
-
-
-def asymmetry_of(matrix: sp.csr_array) -> float | None:
-    """Return the asymmetry G of a square sparse array, see :func:`asymmetry`; ``None`` if it has no
-    entries or is not square."""
+def _asymmetry_of(matrix: sp.csr_array) -> float | None:
+    """Return the asymmetry G of a matrix, or ``None`` if it has no entries or is not square."""
     if matrix.nnz == 0 or matrix.shape[0] != matrix.shape[1]:
         return None
     scaled = matrix / matrix.data.max()  # so that no squared entry underflows
@@ -269,7 +247,7 @@ def asymmetry_of(matrix: sp.csr_array) -> float | None:
                      / (2 * float(scaled.data @ scaled.data)))
 
 
-def flow_of(matrix: sp.csr_array) -> dict[str, float]:
+def _flow_of(matrix: sp.csr_array) -> dict[str, float]:
     """Return where the weight of an attention matrix goes, by the order of the tokens, as a
     dict."""
     if matrix.nnz == 0 or matrix.shape[0] != matrix.shape[1]:
@@ -280,34 +258,12 @@ def flow_of(matrix: sp.csr_array) -> dict[str, float]:
                 to_later=float(share[ahead > 0].sum()), mean_distance=float(share @ np.abs(ahead)))
 
 
-def circulation(graph: GraphLike, *, weights: bool = False,
-                teleport: float | None = None) -> sp.csr_array:
-    r"""Return the flow :math:`\Phi P` of the stationary walk along the edges of a directed graph.
-
-    The walk moves from query i to key j with probability :math:`P_{ij} = A_{ij} / \sum_k A_{ik}`,
-    and :math:`\Phi` is the diagonal matrix of its stationary distribution :math:`\varphi`. As much
-    flows into a token as out of it, so the rows and the columns of the flow both sum to
-    :math:`\varphi`.
-
-    Args:
-        graph: See :func:`analysis.adjacency.adjacency_of`, with as many keys as queries.
-        weights: Whether to use the weights of edges instead of 1.
-        teleport: Probability of a step to any token, all of them equally likely. A query without
-            keys always takes such a step.
-
-    Returns:
-        float64 CSR array ``[n, n]`` that sums to 1.
-
-    Raises:
-        ValueError: The graph is not strongly connected and ``teleport`` is omitted, or the graph
-            has more than 4,096 tokens and ``teleport`` is given.
-    """
-    return circulation_of(adjacency_of(graph, weights), teleport)
-
-
 def directed_laplacian(graph: GraphLike, *, weights: bool = False,
                        teleport: float | None = None) -> Laplacian:
     r"""Return the Laplacian of a directed graph.
+
+    A walk moves from query i to key j with probability :math:`P_{ij} = A_{ij} / \sum_k A_{ik}`, and
+    :math:`\Phi` is the diagonal matrix of its stationary distribution :math:`\varphi`.
 
     .. math::
         L = I - \tfrac{1}{2} \bigl(\Phi^{1/2} P \, \Phi^{-1/2}
@@ -318,13 +274,17 @@ def directed_laplacian(graph: GraphLike, *, weights: bool = False,
     out of a set of tokens.
 
     Args:
-        graph, weights, teleport: See :func:`circulation`.
+        graph: See :func:`analysis.graphs.adjacency_of`, with as many keys as queries.
+        weights: Whether to use the weights of edges instead of 1.
+        teleport: Probability of a step to any token, all of them equally likely. A query without
+            keys always takes such a step.
 
     Returns:
         Laplacian. Its ``matrix`` is L, and its ``degree`` is :math:`\varphi`.
 
     Raises:
-        ValueError: As :func:`circulation`.
+        ValueError: The graph is not strongly connected and ``teleport`` is omitted, or the graph
+            has more than 4,096 tokens and ``teleport`` is given.
 
     Source: Chung, "Laplacians and the Cheeger inequality for directed graphs" (2005).
 
@@ -335,15 +295,16 @@ def directed_laplacian(graph: GraphLike, *, weights: bool = False,
         >>> directed_laplacian(cycle).smallest(2).values.round(6) + 0
         array([0., 1.])
     """
-    return laplacian_of(circulation(graph, weights=weights, teleport=teleport))
+    return _laplacian_of(_circulation(adjacency_of(graph, weights), teleport))
 
 
-def laplacian_of(flow: sp.csr_array) -> Laplacian:
+def _laplacian_of(flow: sp.csr_array) -> Laplacian:
     return Laplacian(sp.csr_array(flow + flow.T) / 2)
 
 
-def circulation_of(matrix: sp.csr_array, teleport: float | None = None) -> sp.csr_array:
-    """Do the same as :func:`circulation` for a sparse array ``[query, key]`` of edge weights."""
+def _circulation(matrix: sp.csr_array, teleport: float | None = None) -> sp.csr_array:
+    """Return the flow of the stationary walk along the edges. As much flows into a token as out of
+    it."""
     n, num_keys = matrix.shape
     if n != num_keys or n == 0:
         raise ValueError(f"'graph' must have as many keys as queries, and at least one of each, "
@@ -362,16 +323,15 @@ def circulation_of(matrix: sp.csr_array, teleport: float | None = None) -> sp.cs
     return sp.csr_array(sp.diags_array(stationary) @ walk)
 
 
-def normalized_rows(matrix: sp.csr_array) -> sp.csr_array:
-    """Return ``matrix`` with each row divided by its sum."""
+def _normalized_rows(matrix: sp.csr_array) -> sp.csr_array:
     total = matrix.sum(axis=1)
     return sp.csr_array(sp.diags_array(1 / np.where(total > 0, total, 1)) @ matrix)
 
 
 def _walk(matrix: sp.csr_array) -> sp.csr_array:
-    """Return the transition matrix of the random walk from each query to one of its keys."""
+    # the walk stays at a query without keys
     stays = sp.diags_array((matrix.sum(axis=1) == 0).astype(float))
-    return sp.csr_array(normalized_rows(matrix) + stays)
+    return sp.csr_array(_normalized_rows(matrix) + stays)
 
 
 def _teleporting(matrix: sp.csr_array, teleport: float) -> sp.csr_array:
@@ -380,6 +340,6 @@ def _teleporting(matrix: sp.csr_array, teleport: float) -> sp.csr_array:
     if n > MAX_DENSE:
         raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens with 'teleport' (got {n}); "
                          f"omit 'teleport', or measure a smaller graph")
-    walk = normalized_rows(matrix).toarray()
+    walk = _normalized_rows(matrix).toarray()
     walk[walk.sum(axis=1) == 0] = 1 / n
     return sp.csr_array((1 - teleport) * walk + teleport / n)

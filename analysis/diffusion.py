@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -104,9 +103,6 @@ def diffusion(
         queries_seed: Seed of the drawn queries.
         spectra: Whether to compute eigenvalues and distances from dense matrices, for at most 2,048
             tokens.
-
-    Returns:
-        Diffusion.
 
     Raises:
         TypeError, ValueError: An argument is invalid, or the graph is too large for ``spectra``.
@@ -270,37 +266,20 @@ def ppr_response(eigenvalue: np.ndarray, teleport: float, hops: int | None = Non
     return response
 
 
-def heat_response(eigenvalue: np.ndarray, time: float, hops: int | None = None) -> np.ndarray:
+def heat_response(eigenvalue: np.ndarray, time: float) -> np.ndarray:
     r"""Map eigenvalues of the attention to eigenvalues of the heat kernel.
 
     .. math::
-        \tilde\mu = e^{-t (1 - \mu)} = e^{-t \lambda}, \qquad
-        \tilde\mu_K = e^{-t} \sum_{k=0}^{K} \frac{(t \mu)^k}{k!}
-
-    The weights of K hops do not sum to 1, because the series is cut off, and they are not rescaled.
+        \tilde\mu = e^{-t (1 - \mu)} = e^{-t \lambda}
 
     Args:
         eigenvalue: :math:`\mu`, real or complex, of any shape.
         time: t, the mean number of hops, positive.
-        hops: Number of hops K; infinite if omitted.
-
-    Returns:
-        :math:`\tilde\mu`, an array like ``eigenvalue``.
 
     Source: Diffuser, Appendix A.
     """
     check_positive('time', time)
-    eigenvalue = np.asarray(eigenvalue)
-    if hops is None:
-        return np.exp(-time * (1 - eigenvalue))
-    check_count('hops', hops, at_least=0)
-    power = np.ones_like(eigenvalue, dtype=np.result_type(eigenvalue, float))
-    response = math.exp(-time) * power
-    for hop in range(1, hops + 1):
-        power = power * eigenvalue
-        # Computed in logarithms, because the factors overflow for large times.
-        response = response + math.exp(hop * math.log(time) - time - math.lgamma(hop + 1)) * power
-    return response
+    return np.exp(-time * (1 - np.asarray(eigenvalue)))
 
 
 def receptive_field(

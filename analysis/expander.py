@@ -20,7 +20,7 @@ from analysis.graphs import (
 from analysis.result import Result, token_numbers
 from analysis.spectrum import Laplacian
 
-__all__ = ['EXACT_UP_TO', 'Expansion', 'exact_expansion', 'expander']
+__all__ = ['Expansion', 'expander']
 EXACT_UP_TO = 20  # tokens, a million sets
 # Up to this size the diameter is exact, with one search per node in the worst case.
 _EXACT_NODES = 4096
@@ -127,15 +127,12 @@ def expander(graph: GraphLike, *, symmetrization: Symmetrization = 'union',
       and the edge and vertex expansions (Definitions 4, 5) are computed over all sets.
 
     Args:
-        graph: See :func:`analysis.adjacency.adjacency_of`, with as many keys as queries.
+        graph: See :func:`analysis.graphs.adjacency_of`, with as many keys as queries.
         symmetrization: The treatment of an edge without its reverse: union, mean or intersection,
-            see :func:`analysis.adjacency.symmetric_adjacency`. With mean, such an edge has weight
+            see :func:`analysis.graphs.symmetric_adjacency`. With mean, such an edge has weight
             1/2. A graph with equal in-degrees and out-degrees is then regular, but not simple.
         weights: Whether to use the weights of edges instead of 1. Diameters and vertex expansions
             depend on the existence of edges only.
-
-    Returns:
-        Expansion.
 
     Raises:
         ValueError: The graph has no nodes, its numbers of keys and queries differ, a weight is
@@ -253,26 +250,8 @@ def sweep(adjacency: sp.csr_array, order: np.ndarray) -> dict[str, object]:
 
 
 def exact_expansion(adjacency: sp.csr_array) -> dict[str, float]:
-    r"""Return a dict with the smallest value of each measure of expansion over all sets of tokens.
-
-    - conductance :math:`E(S, \bar S) / \min(\mathrm{vol}\,S, \mathrm{vol}\,\bar S)`, Cheeger's
-      constant of the normalised Laplacian;
-    - edge expansion :math:`E(S, \bar S) / |S|` over :math:`|S| \le n / 2` (Diffuser, Definition 4,
-      with the intended complement);
-    - vertex expansion :math:`|\partial S| / |S|` over the same sets (Definition 5), with the outer
-      boundary (neighbours of S outside S) or the inner boundary (neighbours of the complement in
-      S).
-
-    Args:
-        adjacency (scipy.sparse.csr_array): Symmetric ``[n, n]``, at least two tokens and at most
-            ``EXACT_UP_TO``.
-
-    Returns:
-        dict of floats.
-
-    Source: Feng et al., "Diffuser" (2023), App. D. networkx computes the ratio of one set, not the
-    minimum: ``conductance``, ``edge_expansion``, ``node_boundary``.
-    """
+    """Return the smallest value of each measure of expansion over all sets of tokens (Diffuser,
+    App. D)."""
     n = adjacency.shape[0]
     weight = adjacency.toarray()
     np.fill_diagonal(weight, 0.)  # self-loops never leave a set

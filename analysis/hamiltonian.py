@@ -52,7 +52,7 @@ def hamiltonian_path(
 
     1. Cheap certificates. The order of the tokens may be a path. Five can exclude a path: two
        sources or sinks, no matching of n - 1 edges, a few tokens whose removal leaves too many
-       components, strong components without an order, and cut tokens.
+       components, strong components without an order, and cut tokens (up to 2^18 edges).
     2. Random rotations and extensions of a path (Pósa), without reversal if edges are directed.
     3. OR-tools' CP-SAT, which can prove either answer.
 

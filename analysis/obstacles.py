@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import (
-    breadth_first_order,
     connected_components,
     maximum_bipartite_matching,
     minimum_spanning_tree,
 )
 
 from analysis.result import TokenText
+
+_MAX_EDGES = 2**18  # whose blocks take seconds
 
 
 def _ends(links: sp.csr_array) -> str | None:
@@ -85,64 +87,20 @@ def _strong_components(links: sp.csr_array) -> str | None:
 def _cut_tokens(links: sp.csr_array) -> str | None:
     """Find a token whose removal shows that no Hamiltonian path exists, because the blocks of the
     graph do not form a chain."""
-    token, block = _blocks(links.maximum(links.T).tocsr())
-    membership = np.bincount(token)
-    most = int(membership.argmax())
-    if membership[most] > 2:
-        return TokenText(f'without token {{}} {membership[most]} parts remain; a path would leave '
-                         f'2', [most])
-    is_cut = membership[token] > 1
-    crowded = np.flatnonzero(np.bincount(block[is_cut]) > 2)
-    if crowded.size == 0:
+    if links.nnz > _MAX_EDGES:
         return None
-    cuts = token[is_cut & (block == crowded[0])]
-    return TokenText('a separate part hangs at each of the tokens {}; a path has two ends', cuts)
-
-
-def _blocks(either_way: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the biconnected components of a connected graph as two int arrays: the token and the
-    component of each membership."""
-    # Tarjan and Vishkin (1985), on a breadth-first search tree, in which an edge outside the tree
-    # never joins a token to an ancestor
-    order, parent = breadth_first_order(either_way, 0)
-    n, rank = len(order), np.argsort(order)
-    # from here on, tokens are numbered in the order of the breadth-first search
-    parent = np.append(0, rank[parent[order[1:]]])
-    edges = either_way[order][:, order]
-    first, end, low, high = _subtrees(edges, parent)
-    # the edge leaves the subtree of the parent
-    leaves = (low < first[parent]) | (high >= end[parent])
-    edges = edges.tocoo()
-    is_other = (parent[edges.row] != edges.col) & (parent[edges.col] != edges.row)
-    one, other = (np.append(edges.row[is_other], np.flatnonzero(leaves)),
-                  np.append(edges.col[is_other], parent[leaves]))
-    # Each token except the root represents the edge to its parent.
-    block = connected_components(sp.coo_array((np.ones(len(one)), (one, other)), shape=(n, n)),
-                                 directed=False)[1][1:]
-    token = np.append(order[1:], order[parent[1:]]).astype(np.int64)
-    pairs = np.unique(token * n + np.tile(block, 2))
-    return pairs // n, pairs % n
-
-
-def _subtrees(edges: sp.csr_array, parent: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the preorder numbers of a tree, and how far the edges of each subtree reach."""
-    above = parent.tolist()
-    n = len(above)
-    size, first = [1] * n, [0] * n
-    for token in range(n - 1, 0, -1):
-        size[above[token]] += size[token]
-    end = [1] * n
-    for token in range(1, n):
-        first[token] = end[above[token]]
-        end[above[token]] += size[token]
-        end[token] = first[token] + 1
-    number = np.array(first)[edges.indices]
-    low = np.minimum.reduceat(number, edges.indptr[:-1]).tolist()
-    high = np.maximum.reduceat(number, edges.indptr[:-1]).tolist()
-    for token in range(n - 1, 0, -1):
-        low[above[token]] = min(low[above[token]], low[token])
-        high[above[token]] = max(high[above[token]], high[token])
-    return tuple(map(np.array, (first, end, low, high)))
+    either_way = nx.from_scipy_sparse_array(links.maximum(links.T))
+    blocks = list(nx.biconnected_components(either_way))
+    membership = Counter(token for block in blocks for token in block)
+    token, most = max(membership.items(), key=lambda item: (item[1], -item[0]))
+    if most > 2:
+        return TokenText(f'without token {{}} {most} parts remain; a path would leave 2', [token])
+    for block in blocks:
+        cuts = sorted(token for token in block if membership[token] > 1)
+        if len(cuts) > 2:
+            return TokenText('a separate part hangs at each of the tokens {}; a path has two ends',
+                             cuts)
+    return None
 
 
 OBSTACLES: dict[str, Callable[[sp.csr_array], str | None]] = {

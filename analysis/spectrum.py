@@ -86,17 +86,14 @@ def spectrum(
     joins queries to keys.
 
     Args:
-        graph: See :func:`analysis.adjacency.adjacency_of`.
+        graph: See :func:`analysis.graphs.adjacency_of`.
         laplacian: normalized or combinatorial; ignored if the numbers of keys and queries differ.
         symmetrization: The treatment of an edge without its reverse: union, mean or intersection,
-            see :func:`analysis.adjacency.symmetric_adjacency`.
+            see :func:`analysis.graphs.symmetric_adjacency`.
         extremes: Number of eigenvalues to compute at each end, or of largest singular values,
             instead of all; at least 2.
         weights: Whether to use the weights of edges instead of 1, see
-            :func:`analysis.adjacency.adjacency_of`.
-
-    Returns:
-        Spectrum.
+            :func:`analysis.graphs.adjacency_of`.
 
     Raises:
         TypeError, ValueError: An argument is invalid, the graph has no nodes, a weight is negative

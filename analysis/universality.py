@@ -19,8 +19,8 @@ from analysis.walk import bits_of_neighbours
 from graphattn import BipartiteGraph
 from graphattn.patterns import Pattern, SlidingWindow
 
-__all__ = ['Clusters', 'DiffusionUniversality', 'Relays', 'Universality', 'diffusion_universality',
-           'is_full_without_diagonal', 'is_rectangle', 'lemma_2', 'universality']
+__all__ = ['DiffusionUniversality', 'Universality', 'diffusion_universality', 'is_rectangle',
+           'lemma_2', 'universality']
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,6 @@ def universality(
         max_layers (int): Maximum number of layers for condition 3. If reach repeats itself, the
             check ends earlier.
 
-    Returns:
-        Universality.
-
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: There are no graphs, they differ in size, their numbers of keys and queries
@@ -148,9 +145,6 @@ def diffusion_universality(
         hops (int): Number of diffusion steps, K.
         time_limit (float): Time limit in seconds of each search for a Hamiltonian path.
         seed (int): Seed of that search.
-
-    Returns:
-        DiffusionUniversality.
 
     Raises:
         TypeError: An argument is of the wrong type.
@@ -244,24 +238,8 @@ def layers_to_reach_all(graphs: list[BipartiteGraph], max_layers: int
 
 
 def is_full_without_diagonal(graph: GraphLike) -> bool:
-    r"""Return whether the graph has more than two tokens, and each token attends to all other
-    tokens but not to itself.
-
-    Such attention is universal by SparseBERT's Theorem 1, although it violates Assumption 1, which
-    requires self-loops.
-
-    Args:
-        graph: See :func:`analysis.graphs.as_graph`.
-
-    Source: Shi et al., "SparseBERT" (2021), Sec. 3.2, Theorem 1.
-
-    Example:
-        >>> from analysis.universality import is_full_without_diagonal
-        >>> from graphattn.patterns import Full, SlidingWindow
-        >>> is_full_without_diagonal((Full() - SlidingWindow(0)).build(3)), \
-        ...     is_full_without_diagonal(Full().build(3))
-        (True, False)
-    """
+    """Return whether each of more than two tokens attends to all others but not to itself
+    (SparseBERT, Theorem 1)."""
     graph = as_graph(graph)
     n = graph.num_queries
     return (n > 2 and n == graph.num_keys and graph.num_edges == n * (n - 1)
@@ -270,23 +248,7 @@ def is_full_without_diagonal(graph: GraphLike) -> bool:
 
 @dataclass(frozen=True, repr=False)
 class Clusters(Pattern):
-    r"""Every query attends to the keys of its cluster, one of ``count`` intervals:
-    :math:`\lfloor ik/n \rfloor = \lfloor jk/n \rfloor` with positions from 0.
-
-    With positions from 1, as printed, :math:`\lfloor ik/n \rfloor` makes k + 1 clusters.
-
-    Eq. 5 of SBM-Transformer cannot express this pattern, see :func:`is_rectangle`: with one-hot
-    memberships, the probability inside cluster u is :math:`\hat S_{uu}`, on average at most 1/k.
-
-    Args:
-        count (int): Number of clusters, k.
-
-    Raises:
-        TypeError: ``count`` is not an int.
-        ValueError: ``count`` is below 1.
-
-    Source: SBM-Transformer, App. A, Lemma 2, :math:`\mathcal{A}^1`.
-    """
+    """Every query attends to the keys of its cluster, one of ``count`` intervals."""
 
     count: int
 
@@ -295,6 +257,7 @@ class Clusters(Pattern):
 
     def edges(self, num_queries: int, num_keys: int,
               generator: torch.Generator | None) -> Tensor:
+        # with positions from 1, as printed, floor(ik/n) makes k + 1 clusters
         cluster_of_query = torch.arange(num_queries) * self.count // num_queries
         cluster_of_key = torch.arange(num_keys) * self.count // num_keys
         query, key = (cluster_of_query[:, None] == cluster_of_key).nonzero().t()
@@ -303,22 +266,8 @@ class Clusters(Pattern):
 
 @dataclass(frozen=True, repr=False)
 class Relays(Pattern):
-    r"""Every query attends to the last ``count`` keys; with ``listen``, the last ``count`` queries
-    attend to every key.
-
-    Both are rectangles, which Eq. 5 of SBM-Transformer can express.
-
-    Args:
-        count (int): Number of relays.
-        listen (bool): Let the relays attend to all, instead of all to the relays.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: ``count`` is negative.
-
-    Source: SBM-Transformer, App. A, Lemma 2, :math:`\mathcal{A}^2` and :math:`\mathcal{A}^3`
-    without their self-loops.
-    """
+    """Every query attends to the last ``count`` keys; with ``listen``, the last ``count`` queries
+    attend to every key."""
 
     count: int
     listen: bool = False

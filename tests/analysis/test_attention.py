@@ -10,7 +10,8 @@ import scipy.sparse as sp
 import torch
 from torch.nn.functional import linear
 
-from analysis.attention import asymmetry, attention, directed_laplacian
+from analysis.attention import _asymmetry_of as asymmetry
+from analysis.attention import attention, directed_laplacian
 from analysis.drawings import draw_attention as draw
 from analysis.graphs import graph_of_pattern
 from analysis.runs import attention_of
