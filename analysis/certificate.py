@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from analysis.graphs import check_positive
 from analysis.hamiltonian import hamiltonian_path
 from analysis.result import Result
-from analysis.universality import layers_to_reach_all
+from analysis.universality import has_self_loops, layers_to_reach_all
 from analysis.walk import square_graph, uniform_attention
 from graphattn import BipartiteGraph
 from graphattn.hugging_face import load_attached
@@ -122,7 +122,7 @@ def certificate(layers: Sequence[Sequence[BipartiteGraph]], *,
     for graph in every:
         read[graph.key[graph.key != graph.query].numpy()] = True
     alone = [_of_head(graph, whole) for graph in every]
-    self_loops = all(_has_self_loops(graph) for graph in joined)
+    self_loops = all(has_self_loops(graph) for graph in joined)
     path = _path(reduce(or_, joined), time_limit / 2)
     own_paths = [] if path == NO else [_path(graph, time_limit / 2 / len(joined))
                                        for graph in joined]
@@ -136,10 +136,6 @@ def certificate(layers: Sequence[Sequence[BipartiteGraph]], *,
         universal=path if self_loops and reaches_all else NO,
         density_of_head=np.array([graph.num_edges / pairs for graph in every]),
         **{f'{name}_of_head': np.array([head[name] for head in alone]) for name in alone[0]})
-
-
-def _has_self_loops(graph: BipartiteGraph) -> bool:
-    return int((graph.key == graph.query).sum()) == graph.num_queries
 
 
 def _path(graph: BipartiteGraph, seconds: float) -> str:

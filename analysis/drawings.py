@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from textwrap import fill, shorten
 
 import numpy as np
@@ -60,6 +60,13 @@ def _labels_as_text(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     return drawn
 
 
+def _styled(results: Results) -> Iterator[tuple[Result, dict[str, object]]]:
+    for place, (label, samples) in enumerate(results.items()):
+        for number, sample in enumerate(samples):
+            yield sample, {'color': f'C{place % 10}', 'label': None if number else label,
+                           'linewidth': 1.6 if len(samples) == 1 else 0.7}
+
+
 @_labels_as_text
 def draw_spectrum(results: Results) -> Figure:
     """Draw the sorted eigenvalues or singular values of graphs, as in Diffuser's Figure S.8."""
@@ -69,19 +76,14 @@ def draw_spectrum(results: Results) -> Figure:
               for label, samples in results.items()}
     top = max(values.max() for values in pooled.values())
     bins = np.linspace(0, max(top, 1e-12) * 1.02, 61)
-    for place, (label, samples) in enumerate(results.items()):
-        color = f'C{place}'
-        for number, sample in enumerate(samples):
-            steps = np.diff(sample.index)
-            is_curve = steps.size > 0 and bool((steps == 1).all())
-            curves.plot(sample.index, sample.values, '-' if is_curve else 'o', color=color,
-                        markersize=4, linewidth=1.6 if len(samples) == 1 else 0.7,
-                        label=label if number == 0 else None)
-        share = np.full(pooled[label].size, 1 / pooled[label].size)
-        counts.hist(pooled[label], bins, weights=share, histtype='step', color=color,
-                    linewidth=1.4, label=label)
-    matrices = ', '.join(dict.fromkeys(sample.matrix for samples in results.values()
-                                       for sample in samples))
+    for sample, style in _styled(results):
+        steps = np.diff(sample.index)
+        is_curve = steps.size > 0 and bool((steps == 1).all())
+        curves.plot(sample.index, sample.values, '-' if is_curve else 'o', markersize=4, **style)
+    for place, values in enumerate(pooled.values()):
+        counts.hist(values, bins, weights=np.full(values.size, 1 / values.size), histtype='step',
+                    color=f'C{place}', linewidth=1.4)
+    matrices = ', '.join(dict.fromkeys(sample.matrix for sample, _ in _styled(results)))
     kind = 'singular value' if matrices.startswith('D_q') else 'eigenvalue'
     curves.set(title=matrices, xlabel='index, in sorted order', ylabel=kind)
     curves.locator_params(axis='x', integer=True, min_n_ticks=1)
@@ -217,14 +219,11 @@ def draw_mixing(results: Results) -> Figure:
     for the walk with restarts."""
     figure = Figure(figsize=(10, 4.6), layout='constrained')
     plain, restart = figure.subplots(1, 2, sharey=True)
-    for number, (label, samples) in enumerate(results.items()):
-        for position, sample in enumerate(samples):
-            style = {'color': f'C{number % 10}', 'alpha': 1 if len(samples) == 1 else 0.5,
-                     'label': None if position else label}
-            plain.plot(sample.distance, **style)
-            plain.plot(sample.bound, '--', **style | {'label': None})
-            restart.plot(sample.restart_distance, **style)
-    longest = max((sample for samples in results.values() for sample in samples),
+    for sample, style in _styled(results):
+        plain.plot(sample.distance, **style)
+        plain.plot(sample.bound, '--', **style | {'label': None})
+        restart.plot(sample.restart_distance, **style)
+    longest = max((sample for sample, _ in _styled(results)),
                   key=lambda sample: len(sample.restart_bound))
     restart.plot(longest.restart_bound, '--', color='0.4',
                  label=f'bound (right: {1 - longest.teleport:.3g}$^{{t+1}}$)')
@@ -237,8 +236,7 @@ def draw_mixing(results: Results) -> Figure:
                      label=rf'$\epsilon$ = {longest.epsilon:g}')
         axes.locator_params(axis='x', integer=True, min_n_ticks=1)
         axes.grid()
-    handles, labels = restart.get_legend_handles_labels()
-    figure.legend(handles, labels, loc='outside lower center', ncols=2)
+    figure.legend(*restart.get_legend_handles_labels(), loc='outside lower center', ncols=2)
     return figure
 
 
@@ -246,18 +244,22 @@ def draw_mixing(results: Results) -> Figure:
 def draw_diffusion(results: Results) -> Figure:
     """Draw four panels: how diffusion changes eigenvalues, receptive fields by hop, the distance to
     infinitely many hops, and eigenvalues after diffusion."""
-    samples = [sample for samples in results.values() for sample in samples]
+    samples = [sample for sample, _ in _styled(results)]
     has_spectra = samples[0].distance.size > 0
     figure = Figure(figsize=(10, 8 if has_spectra else 4.4), layout='constrained')
     axes = figure.subplots(2 if has_spectra else 1, 2).ravel()
     _draw_responses(axes[0], samples[0])
-    for number, (label, of_label) in enumerate(results.items()):
-        for position, sample in enumerate(of_label):
-            style = {'color': f'C{number % 10}', 'label': None if position else label}
-            _draw_field(axes[1], sample, **style)
-            if has_spectra:
-                axes[2].plot(sample.distance, '.-', **style)
-                _draw_eigenvalues(axes[3], sample, **style)
+    for sample, style in _styled(results):
+        hop = np.arange(len(sample.field_mean))
+        axes[1].plot(hop, sample.field_mean, '.-', **style)
+        axes[1].fill_between(hop, sample.field_min, sample.field_max, color=style['color'],
+                             alpha=0.15)
+        if has_spectra:
+            axes[2].plot(sample.distance, '.-', **style)
+            axes[3].plot(sample.response.real, sample.response.imag, 'o', markersize=7,
+                         fillstyle='none', color=style['color'], alpha=0.4)
+            axes[3].plot(sample.eigenvalue_after.real, sample.eigenvalue_after.imag, '.',
+                         markersize=3, color=style['color'])
     axes[1].set(title='Receptive field (band: least to most)', xlabel='hops',
                 ylabel='keys that reach a query')
     if has_spectra:
@@ -274,8 +276,8 @@ def draw_diffusion(results: Results) -> Figure:
         panel.locator_params(axis='x', integer=True, min_n_ticks=1)
     for panel in axes[1:]:
         panel.grid()
-    handles, labels = axes[2 if has_spectra else 1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc='outside lower center', ncols=2)
+    figure.legend(*axes[2 if has_spectra else 1].get_legend_handles_labels(),
+                  loc='outside lower center', ncols=2)
     return figure
 
 
@@ -295,19 +297,6 @@ def _draw_responses(axes: Axes, sample: Result) -> None:
              ylabel=r'$\tilde\lambda$ after diffusion')
     axes.legend(ncols=2)
     axes.grid()
-
-
-def _draw_field(axes: Axes, sample: Result, **style) -> None:
-    hop = np.arange(len(sample.field_mean))
-    axes.plot(hop, sample.field_mean, '.-', **style)
-    axes.fill_between(hop, sample.field_min, sample.field_max, color=style['color'], alpha=0.15)
-
-
-def _draw_eigenvalues(axes: Axes, sample: Result, **style) -> None:
-    axes.plot(sample.response.real, sample.response.imag, 'o', markersize=7, fillstyle='none',
-              color=style['color'], alpha=0.4)
-    axes.plot(sample.eigenvalue_after.real, sample.eigenvalue_after.imag, '.', markersize=3,
-              color=style['color'])
 
 
 @_labels_as_text
@@ -414,12 +403,11 @@ def draw_communication(results: Results) -> Figure:
     against the number of processes."""
     figure = Figure(figsize=(10, 4.8), layout='constrained')
     left, right = figure.subplots(1, 2)
-    for number, (label, samples) in enumerate(results.items()):
-        for position, sample in enumerate(samples):
-            colour, label = f'C{number % 10}', None if position else label
-            left.plot(sample.processes, sample.halo_mib, color=colour, marker='.', label=label)
-            for (name, _), style in zip(TIMES.items(), STYLES):
-                right.plot(sample.processes, getattr(sample, name), style, color=colour, marker='.')
+    for sample, style in _styled(results):
+        left.plot(sample.processes, sample.halo_mib, '.-', **style)
+        for name, line in zip(TIMES, STYLES):
+            right.plot(sample.processes, getattr(sample, name), line, marker='.',
+                       color=style['color'])
     left.plot(sample.processes, sample.all_keys_mib, '--', color='0.4', label='all keys')
     for name, style in zip(TIMES.values(), STYLES):
         right.plot([], [], style, color='0.4', label=name)

@@ -50,9 +50,9 @@ def hamiltonian_path(
 
     Three stages run until one decides.
 
-    1. Cheap certificates. The order of the tokens may be a path. Five can exclude a path: two
+    1. Cheap certificates. The order of the tokens may be a path. Four can exclude a path: two
        sources or sinks, no matching of n - 1 edges, a few tokens whose removal leaves too many
-       components, strong components without an order, and cut tokens (up to 2^18 edges).
+       components, and strong components without an order.
     2. Random rotations and extensions of a path (Pósa), without reversal if edges are directed.
     3. OR-tools' CP-SAT, which can prove either answer.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 import networkx as nx
@@ -15,8 +14,6 @@ from scipy.sparse.csgraph import (
 )
 
 from analysis.result import TokenText
-
-_MAX_EDGES = 2**18  # whose blocks take seconds
 
 
 def _ends(links: sp.csr_array) -> str | None:
@@ -84,25 +81,6 @@ def _strong_components(links: sp.csr_array) -> str | None:
     return None
 
 
-def _cut_tokens(links: sp.csr_array) -> str | None:
-    """Find a token whose removal shows that no Hamiltonian path exists, because the blocks of the
-    graph do not form a chain."""
-    if links.nnz > _MAX_EDGES:
-        return None
-    either_way = nx.from_scipy_sparse_array(links.maximum(links.T))
-    blocks = list(nx.biconnected_components(either_way))
-    membership = Counter(token for block in blocks for token in block)
-    token, most = max(membership.items(), key=lambda item: (item[1], -item[0]))
-    if most > 2:
-        return TokenText(f'without token {{}} {most} parts remain; a path would leave 2', [token])
-    for block in blocks:
-        cuts = sorted(token for token in block if membership[token] > 1)
-        if len(cuts) > 2:
-            return TokenText('a separate part hangs at each of the tokens {}; a path has two ends',
-                             cuts)
-    return None
-
-
 OBSTACLES: dict[str, Callable[[sp.csr_array], str | None]] = {
     'sources and sinks': _ends, 'matching': _matching, 'removal of tokens': _removal,
-    'strong components': _strong_components, 'cut tokens': _cut_tokens}
+    'strong components': _strong_components}

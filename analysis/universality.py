@@ -116,7 +116,7 @@ def universality(
     path = hamiltonian_path(union, time_limit=time_limit, seed=seed)
     layers, reach, unreached = layers_to_reach_all(graphs, max_layers)
     without_loop = [number for number, graph in enumerate(graphs, start=1)
-                    if not _has_self_loops(graph)]
+                    if not has_self_loops(graph)]
     reasons = [f'condition 1: pattern {", ".join(map(str, without_loop))} lacks self-loops'
                if without_loop else None,
                'condition 2: ' + path.reason if path.reason else None,
@@ -158,7 +158,7 @@ def diffusion_universality(
     search = {'time_limit': time_limit, 'seed': seed}
     path = hamiltonian_path(graph, **search)
     components = connected_components(graph.to_scipy(), directed=False)[0] if n else 0
-    has_loops, is_connected = _has_self_loops(graph), components <= 1
+    has_loops, is_connected = has_self_loops(graph), components <= 1
     begins_globally = path.exists and _begins_at_global_token(graph, search)
     reasons = [None if has_loops else 'it lacks self-loops',
                None if is_connected else f'it falls into {components} components',
@@ -188,7 +188,7 @@ def _begins_at_global_token(graph: BipartiteGraph, search: dict) -> bool | None:
     return None if None in answers else False
 
 
-def _has_self_loops(graph: BipartiteGraph) -> bool:
+def has_self_loops(graph: BipartiteGraph) -> bool:
     return int((graph.key == graph.query).sum()) == graph.num_queries
 
 
