@@ -162,25 +162,22 @@ def _layout(lines: list[str], is_table: bool) -> tuple[Callable, str, bool]:
         except csv.Error as error:  # a quoted name must end on its line
             raise ValueError(f'line {number}: {error}') from error
 
-    last = _split(bare[-1], separator)[:2] if bare else []
+    last = _split(bare[-1], separator, strict=False)[:2] if bare else []
     return split, separator, separator != ' ' and not all(map(is_id, last))
 
 
 def _kind(line: str, separator: str) -> str:
-    try:
-        cells = _split(line, separator)
-    except csv.Error:
-        return ''
+    cells = _split(line, separator, strict=False)
     if len(cells) < 2 or not (cells[0] and cells[1]):
         return ''
     return 'edge' if len(cells) == 2 or len(cells) == 3 and _is_number(cells[2]) else 'wide'
 
 
-def _split(line: str, separator: str) -> list[str]:
+def _split(line: str, separator: str, strict: bool = True) -> list[str]:
     if separator == '->':
         return [cell.strip(BLANKS) for cell in line.split('->')]
     if separator != ' ':
-        return next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
+        return next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=strict))
     cells = line.split() if line.isascii() else re.split('[ \t\r\n]+', line.strip(BLANKS))
     comment = next((place for place in range(2, len(cells)) if cells[place][0] == '#'), None)
     return cells[:comment]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -69,6 +70,7 @@ _REMEDIES = {
 _SNIFFED = 100  # lines
 _MAX_GRAPH = 2**28  # maximum bytes of a file that is read as a whole
 _READ_ATTRIBUTES = 'weight', 'label', 'bipartite', 'id'
+_Matrices = tuple[str, list[sp.csr_array]]  # a title, and [query, key] for each segment
 # zero-width joiners are invisible, but they shape the adjacent letters
 _JOINERS = dict.fromkeys(map(ord, '\u200c\u200d'))
 _PAJEK_CELL = re.compile(r'"([^"]*)"|(\S+)')
@@ -82,8 +84,6 @@ class GraphFile:
         graph (BipartiteGraph): The graph, with several segments if the file holds several adjacency
             arrays.
         names (tuple of str, optional): The names of the tokens, if they are not plain numbers.
-        has_weights (bool): Whether some edges have a weight other than 1. The graph does not store
-            weights; it only lacks the edges of weight 0.
         said (str): A description of how the file was read, in one line.
         matrices (tuple of scipy.sparse.csr_array, optional): The weights of each segment, float64
             ``[query, key]``, if they were requested.
@@ -92,7 +92,6 @@ class GraphFile:
 
     graph: BipartiteGraph
     names: tuple[str, ...] | None
-    has_weights: bool
     said: str
     matrices: tuple[sp.csr_array, ...] | None
     asked: str = ''
@@ -160,7 +159,7 @@ def read_graph_file(
         if (numbered, edges, bipartite) != (None, None, False):
             raise ValueError("'numbered', 'edges' and 'bipartite' must be omitted for an array, "
                              "because an array has no names of nodes")
-        return _of_matrices(read, weights)
+        return _of_matrices(*read, weights)
     except Exception as error:  # readers of zip files, arrays, XML and GML raise many types
         reason = str(error) or type(error).__name__
         raise ValueError(f"'graph' cannot be read: {path} ({reason})") from error
@@ -228,18 +227,16 @@ def _of_listed(listed: ListedGraph, title: str, numbered: bool | None, edges: Di
     left_out = [*listed.left_out, *([f'{num_zero:,} of weight 0'] if num_zero else []),
                 *([f'{num_repeated:,} repeated{" (weights added)" * keeps_weights}']
                   if num_repeated else [])]
-    has_weights = _are_weights(listed.weights)
     said = [f'{title}{", " * bool(listed.title)}{listed.title}: '
             f'{_sizes(graph, num_edges, bipartite)}',
             f'{"directed" if is_directed else "undirected"}, '
-            f'{_of_weights(has_weights, keeps_weights)}, {ids}',
+            f'{_of_weights(listed.weights, keeps_weights)}, {ids}',
             *([f'left out: {", ".join(left_out)}'] if left_out else []), *listed.hints]
     if listed.parts is not None and not bipartite:
         said.append('nodes of both parts are read as tokens; use --bipartite true to make part 0 '
                     'keys and part 1 queries')
     matrix = sp.csr_array((own, (query, key)), shape=(num_queries, num_keys))
-    return GraphFile(graph, names, has_weights, '; '.join(said),
-                     (matrix,) if keeps_weights else None, asked)
+    return GraphFile(graph, names, '; '.join(said), (matrix,) if keeps_weights else None, asked)
 
 
 def _asked(listed: ListedGraph) -> str:
@@ -319,41 +316,27 @@ def _sizes(graph: BipartiteGraph, num_edges: int, has_parts: bool = False) -> st
             f'{edges}')
 
 
-def _of_weights(has_weights: bool, keeps_weights: bool) -> str:
-    if not has_weights:
+def _of_weights(values: np.ndarray, keeps_weights: bool) -> str:
+    if ((values == 0) | (values == 1)).all():
         return 'no weights'
     return 'weights' if keeps_weights else 'weights (ignored, except for 0)'
-
-
-def _are_weights(values: np.ndarray) -> bool:
-    return bool(((values != 0) & (values != 1)).any())
 
 
 # Arrays ##############################################################################
 
 
-@dataclass
-class _Matrices:
-    """Adjacency matrices ``[query, key]``, one of each segment."""
-
-    title: str
-    segments: list[sp.csr_array]
-
-
-def _of_matrices(read: _Matrices, keeps_weights: bool) -> GraphFile:
-    if not read.segments:
+def _of_matrices(title: str, segments: Sequence[sp.csr_array], keeps_weights: bool) -> GraphFile:
+    if not segments:
         raise ValueError("the file contains no arrays")
-    for matrix in read.segments:
+    for matrix in segments:
         check_num_tokens(max(matrix.shape))
-        _check_finite(read.title, matrix.data)
-    has_weights = any(_are_weights(matrix.data) for matrix in read.segments)
-    graph = BipartiteGraph.batch(list(map(BipartiteGraph.from_scipy, read.segments)))
-    several = f'{len(read.segments):,} {read.title}s, together'
-    said = (f'{read.title if len(read.segments) == 1 else several}: '
-            f'{_sizes(graph, graph.num_edges)}; directed, rows are queries and columns keys, '
-            f'{_of_weights(has_weights, keeps_weights)}')
-    return GraphFile(graph, None, has_weights, said,
-                     tuple(read.segments) if keeps_weights else None)
+        _check_finite(title, matrix.data)
+    graph = BipartiteGraph.batch(list(map(BipartiteGraph.from_scipy, segments)))
+    several = f'{len(segments):,} {title}s, together'
+    weights = np.concatenate([matrix.data for matrix in segments])
+    said = (f'{title if len(segments) == 1 else several}: {_sizes(graph, graph.num_edges)}; '
+            f'directed, rows are queries and columns keys, {_of_weights(weights, keeps_weights)}')
+    return GraphFile(graph, None, said, tuple(segments) if keeps_weights else None)
 
 
 def _read_npz(path: Path) -> ListedGraph | _Matrices:
@@ -363,7 +346,7 @@ def _read_npz(path: Path) -> ListedGraph | _Matrices:
             return _of_edge_index(arrays)
         if 'format' not in arrays:
             return _of_arrays({name: arrays[name] for name in arrays.files})
-    return _Matrices('sparse array of scipy', [sp.csr_array(sp.load_npz(path))])
+    return 'sparse array of scipy', [sp.csr_array(sp.load_npz(path))]
 
 
 def _of_edge_index(arrays: dict[str, np.ndarray]) -> ListedGraph:
@@ -406,24 +389,18 @@ def _of_arrays(arrays: dict[str, np.ndarray]) -> _Matrices:
                              f'{values.dtype} of shape {values.shape}); save edges [2, num_edges] '
                              f'as the array edge_index of an .npz file, or weights as float')
         segments += map(sp.csr_array, values if values.ndim == 3 else values[None])
-    return _Matrices('adjacency array', segments)
+    return 'adjacency array', segments
 
 
 def _read_matrix_market(path: Path) -> _Matrices:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
-    _check_declared(max(rows, columns), 'nodes', _most_nodes(len(content)))
-    _check_declared(entries, 'entries', len(content))  # each has a line, or is a number of a matrix
-    matrix = scipy.io.mmread(BytesIO(content), spmatrix=False)
-    return _Matrices('Matrix Market', [sp.csr_array(matrix)])
+    _check_declared(max(rows, columns, entries), 'nodes or entries', len(content))
+    return 'Matrix Market', [sp.csr_array(scipy.io.mmread(BytesIO(content), spmatrix=False))]
 
 
-def _most_nodes(num_bytes: int) -> int:
-    return 2**20 + 64 * num_bytes
-
-
-def _check_declared(count: int, what: str, most: int) -> None:
-    if count > most:
+def _check_declared(count: int, what: str, num_bytes: int) -> None:
+    if count > 2**20 + 64 * num_bytes:
         raise ValueError(f'the file declares {count:,} {what}, more than its bytes can hold; check '
                          f'that the file is complete')
 
@@ -437,16 +414,13 @@ def _check_finite(name: str, values: np.ndarray) -> None:
 # Formats of networkx and Pajek #######################################################
 
 
-def _read_graphml(path: Path) -> ListedGraph:
+def _read_xml(path: Path) -> ListedGraph:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     if len(re.findall(rb'<(?:\w+:)?graph[\s/>]', content)) > 1:
         raise ValueError("the file must contain one graph without grouped nodes (got several "
                          "graphs or grouped nodes); keep one graph and ungroup its nodes")
-    return _of_networkx(nx.read_graphml(BytesIO(content)))
-
-
-def _read_gexf(path: Path) -> ListedGraph:
-    return _of_networkx(nx.read_gexf(BytesIO(read_bytes(path, max_bytes=_MAX_GRAPH))))
+    is_gexf = re.search(rb'<(\w+:)?gexf\b', content) is not None
+    return _of_networkx((nx.read_gexf if is_gexf else nx.read_graphml)(BytesIO(content)))
 
 
 def _read_gml(path: Path) -> ListedGraph:
@@ -461,21 +435,12 @@ def _read_graph6(path: Path) -> ListedGraph:
         raise ValueError(f"the file must contain one graph, on one line (got {len(lines)} graphs); "
                          f"keep only one line")
     digits = re.sub(rb'^(>>\w+<<)?:?', b'', lines[0])
-    _check_declared(data_to_n([digit - 63 for digit in digits[:8]])[0], 'nodes',
-                    _most_nodes(len(lines[0])))
+    _check_declared(data_to_n([digit - 63 for digit in digits[:8]])[0], 'nodes', len(lines[0]))
     is_sparse = lines[0].startswith((b'>>sparse6<<', b':'))
     return _of_networkx((nx.from_sparse6_bytes if is_sparse else nx.from_graph6_bytes)(lines[0]))
 
 
-def _read_adjlist(path: Path) -> ListedGraph:
-    return _at_nodes(path, nx.parse_adjlist)
-
-
-def _read_multiline_adjlist(path: Path) -> ListedGraph:
-    return _at_nodes(path, nx.parse_multiline_adjlist)
-
-
-def _at_nodes(path: Path, parse: Callable[..., nx.Graph]) -> ListedGraph:
+def _read_adjlist(path: Path, parse: Callable[..., nx.Graph] = nx.parse_adjlist) -> ListedGraph:
     left_out = Counter()
 
     def data_lines() -> Iterator[str]:
@@ -527,7 +492,7 @@ def _read_pajek(path: Path) -> ListedGraph:
                                      'sections of Pajek are not supported')
                 has_arcs |= section == '*arcs'
                 if not names:
-                    _check_declared(int(cells[1]), 'nodes', _most_nodes(path.stat().st_size))
+                    _check_declared(int(cells[1]), 'nodes', path.stat().st_size)
                     names = [str(node + 1) for node in range(int(cells[1]))]
                     if len(cells) > 2:
                         parts = (np.arange(len(names)) >= int(cells[2])).astype(int)
@@ -559,6 +524,7 @@ def _pajek_node(cell: str, count: int) -> int:
 
 READERS: dict[Format, Callable[[Path], ListedGraph | _Matrices]] = {
     'npz': _read_npz, 'npy': _read_npy, 'matrix_market': _read_matrix_market,
-    'adjlist': _read_adjlist, 'multiline_adjlist': _read_multiline_adjlist,
-    'graphml': _read_graphml, 'gml': _read_gml, 'gexf': _read_gexf, 'graph6': _read_graph6,
+    'adjlist': _read_adjlist,
+    'multiline_adjlist': partial(_read_adjlist, parse=nx.parse_multiline_adjlist),
+    'graphml': _read_xml, 'gexf': _read_xml, 'gml': _read_gml, 'graph6': _read_graph6,
     'sparse6': _read_graph6, 'pajek': _read_pajek}

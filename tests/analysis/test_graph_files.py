@@ -73,14 +73,14 @@ def test_every_format(tmp_path, name):
     FILES[name](tmp_path / name)
     assert read_graph(tmp_path / name) == GRAPH
     file = read_graph_file(tmp_path / name)
-    assert file.names is None and not file.has_weights
+    assert file.names is None and 'no weights' in file.said
 
 
 @pytest.mark.parametrize('name', WEIGHTED)
 def test_weights_say_where_edges_are(tmp_path, name, capsys):
     WEIGHTED[name](tmp_path / name)
     file = read_graph_file(tmp_path / name)
-    assert file.has_weights and file.graph == GRAPH
+    assert 'no weights' not in file.said and file.graph == GRAPH
     spectrum(['--graph', str(tmp_path / name), '--out', str(tmp_path / 'result.json')])
     assert 'weights (ignored' in capsys.readouterr().out
 
