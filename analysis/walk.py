@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -68,9 +68,13 @@ def component_eigenvalues(matrix: np.ndarray | sp.csr_array, component: np.ndarr
     # Each component is solved separately, because the whole matrix can be far from normal: for 256
     # pairs of tokens where each token also attends to the pair before, LAPACK finds a second
     # modulus of 0.93 in it instead of 0.5.
-    loners, blocks = diagonal_blocks(matrix, component)
-    solved = (np.linalg.eigvals(_moved(block, moved) if moved else block) for block in blocks)
-    values = np.concatenate([loners, *solved]).astype(complex)
+    diagonal, solved = matrix.diagonal(), []
+    for tokens in members_of(component):
+        block = matrix[tokens][:, tokens] if len(tokens) > 1 else diagonal[tokens][:, None]
+        block = block.toarray() if sp.issparse(block) else block
+        solved.append(np.linalg.eigvals(_moved(block, moved) if moved and len(tokens) > 1
+                                        else block))
+    values = np.concatenate(solved).astype(complex)
     return values[np.argsort(-np.abs(values), kind='stable')]
 
 
@@ -91,18 +95,6 @@ def members_of(component: np.ndarray) -> list[np.ndarray]:
     each token, ``[n]``."""
     order = np.argsort(component, kind='stable')
     return np.split(order, np.flatnonzero(np.diff(component[order])) + 1)
-
-
-def diagonal_blocks(matrix: np.ndarray | sp.csr_array,
-                    component: np.ndarray) -> tuple[np.ndarray, Iterator[np.ndarray]]:
-    """Return the diagonal blocks of a square matrix, where a block is a component."""
-    sizes = np.bincount(component)
-    loners = matrix.diagonal()[sizes[component] == 1]
-    order = np.argsort(component, kind='stable')
-    ordered = matrix[order][:, order]
-    places = [slice(end - size, end) for end, size in zip(np.cumsum(sizes), sizes) if size > 1]
-    blocks = (ordered[place, place] for place in places)
-    return loners, (block.toarray() if sp.issparse(block) else block for block in blocks)
 
 
 def bits_of_neighbours(bits: np.ndarray, pointer: np.ndarray, neighbour: np.ndarray) -> np.ndarray:
