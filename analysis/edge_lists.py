@@ -8,9 +8,10 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 
 from analysis.graphs import MAX_TOKENS
@@ -31,7 +32,7 @@ _ENDS = [tuple(pair.split()) for pair in (
     'follower followee', 'tail head', 'subject object')]
 _WEIGHTS = 'weight', 'weights', 'value', 'w', 'strength', 'count'
 _ATTRIBUTES = re.compile(r"""(?<=[ \t,;|])\{(?:['"].*)?\}$""")  # as networkx writes them
-_WEIGHT_ATTRIBUTE = re.compile(r"""['"]weight['"]: ([^,}]+)""")
+_READ_ATTRIBUTES = 'weight', 'label', 'bipartite', 'id'
 _WRAPPED = {'brackets': re.compile(r'^(\(.*\)|\[.*\]),?$'), 'semicolons': re.compile(';$'),
             'commas': re.compile(',$')}
 _NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx capitalises GML
@@ -86,6 +87,23 @@ def counted(count: int, what: str) -> list[str]:
     return [f'{count:,} {what.format("s" * (count > 1))}'] if count else []
 
 
+def of_networkx(graph: nx.Graph) -> ListedGraph:
+    check_num_tokens(len(graph))
+    position = {node: place for place, node in enumerate(graph)}
+    edges = np.array([(position[source], position[target]) for source, target in graph.edges()],
+                     dtype=np.int64).reshape(-1, 2)
+    weights = [weight_of(weight) for *_, weight in graph.edges.data('weight', default=1)]
+    parts = [str(part) for _, part in graph.nodes(data='bipartite')]
+    labels = [str(node if label in (None, '') else label)
+              for node, label in graph.nodes(data='label')]
+    others = dict.fromkeys(
+        name for view in (graph.nodes, graph.edges) for *_, attributes in view(data=True)
+        for name in attributes if name not in _READ_ATTRIBUTES)
+    return ListedGraph(labels, edges, graph.is_directed(), np.array(weights),
+                       np.array(list(map(int, parts))) if set(parts) == {'0', '1'} else None,
+                       left_out=[f'attributes {", ".join(others)}'] if others else [])
+
+
 def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
     """Return whether a line is a comment, which begins with ``#`` or ``%``; if names begin so too,
     a blank or the same mark follows in a comment."""
@@ -100,6 +118,9 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
     """Read the edges in a text file; options that are ``None`` are detected, and ``is_certain``
     skips the check that the file is not another kind of list."""
     lines = _filled_lines(path)
+    plain = [line.strip(BLANKS) for _, line in lines if not is_comment_line(line)]
+    if plain and all(map(_ATTRIBUTES.search, plain)):
+        return _with_attributes(plain, len(lines))
     split, separator, has_hashtags = _layout([line for _, line in lines], is_table)
     data = [(number, line) for number, line in lines if not is_comment_line(line, has_hashtags)]
     rows = [(number, cells) for number, line in data if any(cells := split(line, number))]
@@ -128,6 +149,14 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
     return listed
 
 
+def _with_attributes(lines: list[str], num_lines: int) -> ListedGraph:
+    graph = nx.parse_edgelist(map(plain_numbers, lines), comments='\0', data=True,
+                              create_using=nx.MultiDiGraph)
+    listed = of_networkx(graph)
+    return replace(listed, may_be_directed=True, title='columns divided by blanks, no header',
+                   left_out=[*counted(num_lines - len(lines), 'comment line{}'), *listed.left_out])
+
+
 def _filled_lines(path: Path) -> list[tuple[int, str]]:
     found, number = [], 0
     for _, block in read_lines(path):
@@ -144,8 +173,6 @@ def _layout(lines: list[str], is_table: bool) -> tuple[Callable, str, bool]:
     bare = [line.strip(BLANKS) for line in lines if not is_comment_line(line)][:_SAMPLE] or [
         line.strip(BLANKS) for line in lines if not is_comment_line(line, True)][:_SAMPLE]
     inner = bare[1:-1] or bare  # the first line may be a header
-    has_attributes = bool(bare) and all(map(_ATTRIBUTES.search, inner))
-    bare = list(map(_without_attributes, bare)) if has_attributes else bare
     marks = list(_SEPARATORS)
     if is_table and any(_kind(line, mark) for line in bare for mark in _OF_TABLES):
         marks = _OF_TABLES
@@ -158,7 +185,7 @@ def _layout(lines: list[str], is_table: bool) -> tuple[Callable, str, bool]:
 
     def split(line: str, number: int) -> list[str]:
         try:
-            return _split(_without_attributes(line) if has_attributes else line, separator)
+            return _split(line, separator)
         except csv.Error as error:  # a quoted name must end on its line
             raise ValueError(f'line {number}: {error}') from error
 
@@ -181,14 +208,6 @@ def _split(line: str, separator: str, strict: bool = True) -> list[str]:
     cells = line.split() if line.isascii() else re.split('[ \t\r\n]+', line.strip(BLANKS))
     comment = next((place for place in range(2, len(cells)) if cells[place][0] == '#'), None)
     return cells[:comment]
-
-
-def _without_attributes(line: str) -> str:
-    text = line.strip(BLANKS)
-    if not (found := _ATTRIBUTES.search(text)):
-        return text
-    weight = _WEIGHT_ATTRIBUTE.search(plain_numbers(found[0]))
-    return text[:found.start()] + (weight[1] if weight else '')
 
 
 def _word(cell: str) -> str:

@@ -31,6 +31,7 @@ from analysis.edge_lists import (
     counted,
     is_comment_line,
     is_id,
+    of_networkx,
     plain_numbers,
     read_edge_list,
     weight_of,
@@ -69,7 +70,6 @@ _REMEDIES = {
     **dict.fromkeys(('.pkl', '.json', '.metis', '.col'), 'save the graph as GraphML or CSV')}
 _SNIFFED = 100  # lines
 _MAX_GRAPH = 2**28  # maximum bytes of a file that is read as a whole
-_READ_ATTRIBUTES = 'weight', 'label', 'bipartite', 'id'
 _Matrices = tuple[str, list[sp.csr_array]]  # a title, and [query, key] for each segment
 # zero-width joiners are invisible, but they shape the adjacent letters
 _JOINERS = dict.fromkeys(map(ord, '\u200c\u200d'))
@@ -420,13 +420,13 @@ def _read_xml(path: Path) -> ListedGraph:
         raise ValueError("the file must contain one graph without grouped nodes (got several "
                          "graphs or grouped nodes); keep one graph and ungroup its nodes")
     is_gexf = re.search(rb'<(\w+:)?gexf\b', content) is not None
-    return _of_networkx((nx.read_gexf if is_gexf else nx.read_graphml)(BytesIO(content)))
+    return of_networkx((nx.read_gexf if is_gexf else nx.read_graphml)(BytesIO(content)))
 
 
 def _read_gml(path: Path) -> ListedGraph:
     text = plain_numbers(read_text(path, max_bytes=_MAX_GRAPH))
     text = re.sub(r'\bgraph\s*\[', r'\g<0> multigraph 1 ', text, count=1)  # edges may repeat
-    return _of_networkx(nx.parse_gml(text.splitlines(), label='id'))
+    return of_networkx(nx.parse_gml(text.splitlines(), label='id'))
 
 
 def _read_graph6(path: Path) -> ListedGraph:
@@ -437,7 +437,7 @@ def _read_graph6(path: Path) -> ListedGraph:
     digits = re.sub(rb'^(>>\w+<<)?:?', b'', lines[0])
     _check_declared(data_to_n([digit - 63 for digit in digits[:8]])[0], 'nodes', len(lines[0]))
     is_sparse = lines[0].startswith((b'>>sparse6<<', b':'))
-    return _of_networkx((nx.from_sparse6_bytes if is_sparse else nx.from_graph6_bytes)(lines[0]))
+    return of_networkx((nx.from_sparse6_bytes if is_sparse else nx.from_graph6_bytes)(lines[0]))
 
 
 def _read_adjlist(path: Path, parse: Callable[..., nx.Graph] = nx.parse_adjlist) -> ListedGraph:
@@ -452,26 +452,9 @@ def _read_adjlist(path: Path, parse: Callable[..., nx.Graph] = nx.parse_adjlist)
 
     # networkx would cut names at a '#' if it were a comment mark
     graph = parse(data_lines(), comments='\0', create_using=nx.DiGraph)
-    return replace(_of_networkx(graph), is_directed=False, may_be_directed=True,
+    return replace(of_networkx(graph), is_directed=False, may_be_directed=True,
                    is_listed_at_nodes=True, left_out=counted(left_out['comment line{}'],
                                                              'comment line{}'))
-
-
-def _of_networkx(graph: nx.Graph) -> ListedGraph:
-    check_num_tokens(len(graph))
-    position = {node: place for place, node in enumerate(graph)}
-    edges = np.array([(position[source], position[target]) for source, target in graph.edges()],
-                     dtype=np.int64).reshape(-1, 2)
-    weights = [weight_of(weight) for *_, weight in graph.edges.data('weight', default=1)]
-    parts = [str(part) for _, part in graph.nodes(data='bipartite')]
-    labels = [str(node if label in (None, '') else label)
-              for node, label in graph.nodes(data='label')]
-    others = dict.fromkeys(
-        name for view in (graph.nodes, graph.edges) for *_, attributes in view(data=True)
-        for name in attributes if name not in _READ_ATTRIBUTES)
-    return ListedGraph(labels, edges, graph.is_directed(), np.array(weights),
-                       np.array(list(map(int, parts))) if set(parts) == {'0', '1'} else None,
-                       left_out=[f'attributes {", ".join(others)}'] if others else [])
 
 
 def _read_pajek(path: Path) -> ListedGraph:
