@@ -100,9 +100,6 @@ def communication(
     Returns:
         Communication. The rows and bytes are exact; the times follow from the given rates.
 
-    Raises:
-        TypeError, ValueError: An argument is invalid.
-
     Source: Liu et al., Ring attention (2023); Jacobs et al., DeepSpeed-Ulysses (2023).
 
     Example:

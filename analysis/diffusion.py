@@ -23,8 +23,7 @@ from analysis.walk import (
     uniform_attention,
 )
 
-__all__ = ['Diffusion', 'diffusion', 'heat_response', 'operator', 'ppr_response', 'receptive_field',
-           'resolvent']
+__all__ = ['Diffusion', 'diffusion', 'receptive_field']
 MAX_DENSE = 2048
 _ALL_QUERIES_UP_TO = 8192
 _SAMPLED_QUERIES = 512
@@ -181,17 +180,7 @@ def _eigenvalues(matrix: np.ndarray | sp.csr_array, attention: sp.csr_array,
 
 def operator(attention: sp.csr_array, hops: int, teleport: float) -> np.ndarray:
     """Return the matrix ``[n, n]`` that maps the values of all tokens to their values after K hops
-    of diffusion.
-
-    Args:
-        attention: Sparse array ``[query, key]`` of at most 2,048 tokens.
-            :func:`analysis.walk.uniform_attention` returns such an array, and so does
-            ``graph.to_scipy(weight)`` for the weights of a model.
-        hops: Number of hops K.
-        teleport: Probability of a restart, in (0, 1].
-
-    Source: Diffuser, Eq. S.7.
-    """
+    of diffusion along a sparse array ``[query, key]`` (Diffuser, Eq. S.7)."""
     check_count('hops', hops, at_least=0)
     *_, last = operators_by_hop(attention, hops, teleport)
     return last
@@ -199,10 +188,7 @@ def operator(attention: sp.csr_array, hops: int, teleport: float) -> np.ndarray:
 
 def resolvent(attention: sp.csr_array, teleport: float) -> np.ndarray:
     r"""Return the limit of :func:`operator` for infinitely many hops, :math:`a (I - (1 - a)
-    A)^{-1}`, ``[n, n]``.
-
-    Source: Diffuser, Proposition 4.
-    """
+    A)^{-1}` (Diffuser, Proposition 4)."""
     check_probability('teleport', teleport)
     _check_dense(attention)
     identity = np.eye(attention.shape[0])
@@ -233,33 +219,14 @@ def _check_dense(attention: sp.csr_array) -> None:
 
 
 def ppr_response(eigenvalue: np.ndarray, teleport: float, hops: int | None = None) -> np.ndarray:
-    r"""Map eigenvalues of the attention to eigenvalues of personalised PageRank.
-
-    .. math::
-        \tilde\mu = \frac{a}{1 - (1 - a) \mu}, \qquad
-        \tilde\lambda = 1 - \tilde\mu = \frac{(1 - a) \lambda}{a + (1 - a) \lambda}
-        \quad \text{for } \lambda = 1 - \mu
-
-    For K hops, the recursion of the diffusion replaces this limit. Both maps also hold for complex
-    eigenvalues, and for matrices that are not diagonalisable. Large :math:`\lambda` are damped only
-    if the eigenvalues are real and K is even or infinite. At a = 0.1 and K = 5, :math:`\lambda = 2`
-    becomes 1.51, whereas the limit is 0.947.
-
-    Args:
-        eigenvalue: :math:`\mu`, real or complex, of modulus at most 1 and any shape.
-        teleport: Probability a of a restart, in (0, 1].
-        hops: Number of hops K; infinite if omitted.
-
-    Returns:
-        :math:`\tilde\mu`, an array like ``eigenvalue``.
-
-    Source: Diffuser, Eq. S.7, S.10 and Proposition 5.
-    """
+    r"""Map eigenvalues of the attention to those of personalised PageRank, :math:`a / (1 - (1 - a)
+    \mu)`, or of K hops of it (Diffuser, Proposition 5)."""
     check_probability('teleport', teleport)
     eigenvalue = np.asarray(eigenvalue)
     if hops is None:
         return teleport / (1 - (1 - teleport) * eigenvalue)
     check_count('hops', hops, at_least=0)
+    # Large lambda = 1 - mu are damped only if eigenvalues are real and K is even or infinite.
     response = np.ones_like(eigenvalue, dtype=np.result_type(eigenvalue, float))
     for _ in range(hops):
         response = (1 - teleport) * eigenvalue * response + teleport
@@ -267,17 +234,7 @@ def ppr_response(eigenvalue: np.ndarray, teleport: float, hops: int | None = Non
 
 
 def heat_response(eigenvalue: np.ndarray, time: float) -> np.ndarray:
-    r"""Map eigenvalues of the attention to eigenvalues of the heat kernel.
-
-    .. math::
-        \tilde\mu = e^{-t (1 - \mu)} = e^{-t \lambda}
-
-    Args:
-        eigenvalue: :math:`\mu`, real or complex, of any shape.
-        time: t, the mean number of hops, positive.
-
-    Source: Diffuser, Appendix A.
-    """
+    r"""Map eigenvalues of the attention to those of the heat kernel, :math:`e^{-t (1 - \mu)}`."""
     check_positive('time', time)
     return np.exp(-time * (1 - np.asarray(eigenvalue)))
 

@@ -72,10 +72,6 @@ def hamiltonian_path(
     Returns:
         HamiltonianPath; ``exists`` is ``None`` if time ran out or OR-tools is missing.
 
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: The numbers of keys and queries differ, or an argument is out of range.
-
     Source: Yun et al., "O(n) connections are expressive enough" (2020), Assumption 1.2, adopted by
     SBM-Transformer, App. A, and Diffuser, Assumption 1.2; Pósa, "Hamiltonian circuits in random
     graphs" (1976).

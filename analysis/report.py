@@ -7,7 +7,7 @@ import inspect
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from html import escape
 from os import PathLike
 from types import ModuleType
@@ -179,33 +179,14 @@ def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
     return figure
 
 
-@dataclass(frozen=True)
-class HeadProfile(Result):
-    """Measurements of one attention head of a profile, see
-    :class:`graphattn.hugging_face.Profile`."""
-
-    layer: str
-    head: int
-    keys: float
-    edges_90: float
-    edges_95: float
-    edges_99: float
-    first: float
-    special: float
-    other: float
-    near: float
-    entropy: float
-    rank: float
-    same_edges: float
-    same_distances: float
-
-
 def profile_sections(path: str | PathLike) -> list[Section]:
     """Read the profile of a model, and return the sections of its report."""
     from graphattn.hugging_face import Profile
 
     profile = Profile.load(path)
-    heads = [HeadProfile(**row) for row in profile.as_table()]
+    rows = profile.as_table()
+    of_head = make_dataclass('HeadProfile', rows[0], bases=(Result,), frozen=True)
+    heads = [of_head(**row) for row in rows]
     text = (f'{profile!r}. The columns are: the mean number of keys of a row, and of the keys '
             'that together have 90, 95 and 99 % of its weight; the share of the weight on the '
             'first token, on special tokens, on other tokens, and at distances below 8; the '

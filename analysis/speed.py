@@ -56,9 +56,6 @@ def speed(
         at_least: Minimum seconds of measurement, for attention along the graph and for full
             attention each.
 
-    Raises:
-        TypeError, ValueError: An argument is invalid.
-
     Example:
         >>> from analysis.speed import speed
         >>> from graphattn.patterns import SlidingWindow

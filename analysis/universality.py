@@ -19,8 +19,8 @@ from analysis.walk import bits_of_neighbours
 from graphattn import BipartiteGraph
 from graphattn.patterns import Pattern, SlidingWindow
 
-__all__ = ['DiffusionUniversality', 'Universality', 'diffusion_universality', 'is_rectangle',
-           'lemma_2', 'universality']
+__all__ = ['DiffusionUniversality', 'Universality', 'diffusion_universality', 'lemma_2',
+           'universality']
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,6 @@ def universality(
         max_layers (int): Maximum number of layers for condition 3. If reach repeats itself, the
             check ends earlier.
 
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: There are no graphs, they differ in size, their numbers of keys and queries
-            differ, or an argument is out of range.
-
     Source: Yun et al., "O(n) connections are expressive enough" (2020), Assumption 1;
     SBM-Transformer, App. A. That self-loops are not necessary: Shi et al., "SparseBERT" (2021),
     Sec. 3.2, Theorem 1.
@@ -145,10 +140,6 @@ def diffusion_universality(
         hops (int): Number of diffusion steps, K.
         time_limit (float): Time limit in seconds of each search for a Hamiltonian path.
         seed (int): Seed of that search.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: The numbers of keys and queries differ, or an argument is out of range.
 
     Source: Feng et al., "Diffuser" (2023), Assumption 1, Theorem 1, and Lemma 8 in App. C.
     """
@@ -309,29 +300,10 @@ def lemma_2(clusters: int) -> tuple[Pattern, Pattern, Pattern]:
 
 
 def is_rectangle(graph: GraphLike) -> bool:
-    r"""Return whether the edges of a graph are all pairs :math:`I \times J` of some queries I and
-    some keys J, up to self-loops.
-
-    Only then can Eq. 5 of SBM-Transformer give all of its edges probability 1. In
-
-    .. math::
-        p_{ij} = \sum_{uv} \hat S_{uv} \, \hat Q_{iu} \, \hat K_{jv}
-
-    the entries of :math:`\hat S` are positive and sum to 1, and memberships are at most 1, so
-    :math:`p_{ij} = 1` requires :math:`\hat Q_i = 1` and :math:`\hat K_j = 1` in all entries, and
-    then holds for all such i and j. With another normalisation of the mixing, more patterns are
-    possible.
-
-    Args:
-        graph: See :func:`analysis.graphs.as_graph`.
-
-    Source: SBM-Transformer, Eq. 5 to 8.
-
-    Example:
-        >>> from analysis.universality import is_rectangle, lemma_2
-        >>> [is_rectangle(pattern.build(16)) for pattern in lemma_2(4)]
-        [False, True, True]
-    """
+    """Return whether the edges are all pairs of some queries and some keys, up to self-loops: only
+    then can Eq. 5 of SBM-Transformer give all of them probability 1."""
+    # The entries of the mixing are positive and sum to 1, and memberships are at most 1, so
+    # probability 1 requires membership 1 in all clusters.
     graph = as_graph(graph)
     is_edge = graph.key != graph.query
     query, key = graph.query[is_edge].unique(), graph.key[is_edge].unique()
