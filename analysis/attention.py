@@ -11,10 +11,9 @@ import scipy.sparse as sp
 from scipy.sparse import csgraph
 
 from analysis.expander import EXACT_UP_TO, exact_expansion, fiedler_order, sweep
-from analysis.extremes import smallest_outside
 from analysis.graphs import GraphLike, adjacency_of, check_probability
 from analysis.result import Result, token_values
-from analysis.spectrum import Laplacian, join_queries_to_keys
+from analysis.spectrum import Laplacian, join_queries_to_keys, smallest_outside
 from analysis.walk import MAX_DENSE, closed_classes_of, stationary_distribution, strong_components
 
 __all__ = ['AttentionMatrix', 'attention', 'directed_laplacian']

@@ -197,8 +197,7 @@ def resolvent(attention: sp.csr_array, teleport: float) -> np.ndarray:
 
 def operators_by_hop(attention: sp.csr_array, hops: int,
                      teleport: float) -> Iterator[np.ndarray]:
-    """Yield the matrices of :func:`operator` after 0, 1, ... hops, each ``[n, n]`` (Diffuser,
-    Eq."""
+    """Yield the matrices of :func:`operator` after 0, 1, ... hops."""
     check_probability('teleport', teleport)
     _check_dense(attention)
     restart = teleport * np.eye(attention.shape[0])

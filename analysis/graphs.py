@@ -21,7 +21,8 @@ Symmetrization = Literal['union', 'mean', 'intersection']
 
 
 def as_graph(graph: GraphLike) -> BipartiteGraph:
-    """Convert a graph object to a BipartiteGraph."""
+    """Convert a BipartiteGraph, a bool mask ``[query, key]``, a scipy sparse array ``[query, key]``
+    or a networkx graph, each of whose nodes becomes a token, to a BipartiteGraph."""
     if isinstance(graph, BipartiteGraph):
         if graph.num_segments > 1:
             raise ValueError(f"'graph' must be a single graph (got {graph.num_segments} segments); "
@@ -39,7 +40,6 @@ def as_graph(graph: GraphLike) -> BipartiteGraph:
 
 
 def _of_tokens(graph: nx.Graph) -> nx.Graph:
-    """Return a networkx graph without the attribute ``bipartite``."""
     if not any(part is not None for _, part in graph.nodes(data='bipartite')):
         return graph
     warnings.warn("each node of 'graph' is read as a token, although nodes have the attribute "
@@ -62,7 +62,8 @@ def graph_of_pattern(expression: str, n: int, seed: int = 0) -> BipartiteGraph:
 
 
 def adjacency_of(graph: GraphLike, weights: bool = False) -> sp.csr_array:
-    """Return the adjacency matrix of a graph."""
+    """Return the matrix ``[query, key]`` of a graph; with ``weights``, of a floating tensor too, of
+    an array's entries, or of networkx's attribute ``weight``, where repeated edges add up."""
     if not weights:
         return as_graph(graph).to_scipy()
     matrix = sp.csr_array(_weighted(graph), copy=True)
@@ -106,12 +107,12 @@ def _check_weights(weights: np.ndarray) -> None:
 
 def symmetric_adjacency(graph: GraphLike, symmetrization: Symmetrization = 'union',
                         weights: bool = False) -> sp.csr_array:
-    """Return the symmetric adjacency matrix of a graph."""
+    """Return the symmetric matrix of a graph: union max(A, A^T), mean (A + A^T) / 2 or intersection
+    min(A, A^T)."""
     return symmetrize(adjacency_of(graph, weights), symmetrization)
 
 
 def symmetrize(adjacency: sp.csr_array, symmetrization: Symmetrization) -> sp.csr_array:
-    """Return an adjacency matrix ``[n, n]`` made symmetric, see :func:`symmetric_adjacency`."""
     num_queries, num_keys = adjacency.shape
     if num_queries != num_keys:
         raise ValueError(f"'graph' must have as many keys as queries to be symmetrised (got "
@@ -144,14 +145,17 @@ def check_count(name: str, value: int, at_least: int = 1, at_most: int | None = 
 
 
 def check_probability(name: str, value: float) -> None:
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"'{name}' must be a number (got {type(value).__name__})")
+    _check_number(name, value)
     if not (math.isfinite(value) and 0 < value <= 1):
         raise ValueError(f"'{name}' must be in (0, 1] (got {value})")
 
 
 def check_positive(name: str, value: float) -> None:
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"'{name}' must be a number (got {type(value).__name__})")
+    _check_number(name, value)
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"'{name}' must be positive (got {value})")
+
+
+def _check_number(name: str, value: float) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"'{name}' must be a number (got {type(value).__name__})")

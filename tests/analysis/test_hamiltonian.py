@@ -13,8 +13,7 @@ import torch
 from analysis import hamiltonian
 from analysis.commands import COMMANDS
 from analysis.graphs import as_graph
-from analysis.hamiltonian import hamiltonian_path, rotate_and_extend, solve
-from analysis.obstacles import OBSTACLES
+from analysis.hamiltonian import OBSTACLES, hamiltonian_path, rotate_and_extend, solve
 from graphattn import BipartiteGraph
 from graphattn.patterns import RandomKeys, SlidingWindow, Star
 

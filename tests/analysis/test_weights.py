@@ -128,10 +128,10 @@ def test_eigenvectors_that_do_not_converge_are_refused(question, is_banded, fail
             raise linalg.ArpackNoConvergence('No convergence', np.empty(0), np.empty((0, 0)))
         return np.ones(count), np.linalg.qr(RNG.random((matrix.shape[0], count)))[0]
 
-    monkeypatch.setattr('analysis.extremes.linalg.eigsh', eigsh)
+    monkeypatch.setattr('analysis.spectrum.linalg.eigsh', eigsh)
     monkeypatch.setattr('analysis.spectrum._DENSE_NODES', 0)
     if not is_banded:
-        monkeypatch.setattr('analysis.extremes._FACTOR_WORK', 0)
+        monkeypatch.setattr('analysis.spectrum._FACTOR_WORK', 0)
     with pytest.raises(ValueError, match="^'graph' has extreme eigenvalues .*; measure"):
         question(weighted(40))
 
@@ -201,7 +201,7 @@ def test_extremes_are_those_of_the_whole_spectrum(graph, method, kind, monkeypat
     expected = spectrum(graph, laplacian=kind, weights=True)
     monkeypatch.setattr('analysis.spectrum._DENSE_NODES', 0)
     if method != 'shift-invert':
-        monkeypatch.setattr('analysis.extremes._FACTOR_WORK', 0)
+        monkeypatch.setattr('analysis.spectrum._FACTOR_WORK', 0)
     result = spectrum(graph, laplacian=kind, weights=True, extremes=3)
     np.testing.assert_allclose(result.values, expected.values[result.index], atol=1e-10)
     assert method in (None, result.method)
