@@ -8,7 +8,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import networkx as nx
@@ -32,6 +32,7 @@ _ENDS = [tuple(pair.split()) for pair in (
     'follower followee', 'tail head', 'subject object')]
 _WEIGHTS = 'weight', 'weights', 'value', 'w', 'strength', 'count'
 _ATTRIBUTES = re.compile(r"""(?<=[ \t,;|])\{(?:['"].*)?\}$""")  # as networkx writes them
+_ATTRIBUTE = re.compile(r"""['"](\w+)['"]: ([^,}]+)""")
 _READ_ATTRIBUTES = 'weight', 'label', 'bipartite', 'id'
 _WRAPPED = {'brackets': re.compile(r'^(\(.*\)|\[.*\]),?$'), 'semicolons': re.compile(';$'),
             'commas': re.compile(',$')}
@@ -117,10 +118,11 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
                    is_certain: bool) -> ListedGraph:
     """Read the edges in a text file; options that are ``None`` are detected, and ``is_certain``
     skips the check that the file is not another kind of list."""
-    lines = _filled_lines(path)
+    lines, num_lines = _filled_lines(path)
     plain = [line.strip(BLANKS) for _, line in lines if not is_comment_line(line)]
-    if plain and all(map(_ATTRIBUTES.search, plain)):
-        return _with_attributes(plain, len(lines))
+    attributes = set()
+    if plain and all(map(_ATTRIBUTES.search, plain[1:-1] or plain)):  # the first may be a header
+        lines = [(number, _without_attributes(line, attributes)) for number, line in lines]
     split, separator, has_hashtags = _layout([line for _, line in lines], is_table)
     data = [(number, line) for number, line in lines if not is_comment_line(line, has_hashtags)]
     rows = [(number, cells) for number, line in data if any(cells := split(line, number))]
@@ -132,7 +134,8 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
     columns = _columns(first) if header else (0, 1, 2, 3)
     are_ids = numbered is not False and _are_ids(rows[bool(header)][1], columns[:2])
     names, ends, weights = _edges(rows[bool(header):], columns, are_ids)
-    if header and is_guess and any(first[end] in names for end in columns[:2]):
+    if header and is_guess and any(first[end:end + 1] and first[end] in names
+                                   for end in columns[:2]):
         # the words of the first line are also names of nodes in other lines
         header, (names, ends, weights) = False, _edges(rows, (*columns[:3], 3), are_ids)
     others = [cell for place, cell in enumerate(first) if place not in columns[:3]] * bool(header)
@@ -142,29 +145,33 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
               + (f'header {_shown(first)!r}' if header else 'no header'),
         left_out=[*counted(len(lines) - len(data), 'comment line{}'),
                   *([f'column{"s" * (len(others) > 1)} {", ".join(map(repr, others))[:60]}']
-                    if others else [])],
+                    if others else []),
+                  *([f'attributes {", ".join(sorted(attributes))[:60]}'] if attributes else [])],
         hints=_hints(names, ends, first, is_guess and not header and not are_ids))
     if are_ids and not is_certain:
-        _check_other_readings(listed, rows[bool(header):], max(number for number, _ in lines))
+        num_others = num_lines - (len(lines) - len(data)) - bool(header) - 1
+        _check_other_readings(listed, rows[bool(header):], num_others)
     return listed
 
 
-def _with_attributes(lines: list[str], num_lines: int) -> ListedGraph:
-    graph = nx.parse_edgelist(map(plain_numbers, lines), comments='\0', data=True,
-                              create_using=nx.MultiDiGraph)
-    listed = of_networkx(graph)
-    return replace(listed, may_be_directed=True, title='columns divided by blanks, no header',
-                   left_out=[*counted(num_lines - len(lines), 'comment line{}'), *listed.left_out])
+def _without_attributes(line: str, attributes: set[str]) -> str:
+    """Return a line with the weight in place of a dict, of which ``attributes`` gets the names."""
+    text = line.strip(BLANKS)
+    if not (found := _ATTRIBUTES.search(text)):
+        return line
+    values = dict(_ATTRIBUTE.findall(plain_numbers(found[0])))
+    attributes |= values.keys() - {'weight'}
+    return (text[:found.start()] + values.get('weight', '')).strip(BLANKS)
 
 
-def _filled_lines(path: Path) -> list[tuple[int, str]]:
+def _filled_lines(path: Path) -> tuple[list[tuple[int, str]], int]:
     found, number = [], 0
     for _, block in read_lines(path):
         for line in block.split('\r') if '\r' in block[:-2] else (block,):
             number += 1
             if line and not line.isspace():
                 found.append((number, line))
-    return found
+    return found, number
 
 
 def _layout(lines: list[str], is_table: bool) -> tuple[Callable, str, bool]:
@@ -280,12 +287,11 @@ def _shown(row: list[str]) -> str:
 
 
 def _check_other_readings(listed: ListedGraph, rows: list[tuple[int, list[str]]],
-                          num_lines: int) -> None:
+                          num_others: int) -> None:
     """Refuse lists of another kind that look like edges: METIS files with few neighbours, and
     adjacency lists with two neighbours for each node."""
     num_cells, first = sum(len(cells) for _, cells in rows), rows[0][1]
-    if len(rows) > 1 and [num_lines - rows[0][0], num_cells - len(first)] == [
-            int(first[0]), 2 * int(first[1])]:
+    if len(rows) > 1 and [num_others, num_cells - len(first)] == [int(first[0]), 2 * int(first[1])]:
         raise ValueError("the file looks like a METIS file, which is not supported; pass --format "
                          "edges if it is a list of edges")
     source, target = np.array(list(map(int, listed.nodes)))[listed.edges].T
