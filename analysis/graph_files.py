@@ -490,7 +490,7 @@ def _read_pajek(path: Path) -> ListedGraph:
                 left_out['edge{} with words after the weight'] += len(cells) > 3
         except (ValueError, IndexError) as error:
             raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
-    if not names:
+    if not section:
         raise ValueError("expected a line '*Vertices' before the edges")
     ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
     # without arcs, both directions of each edge are there, and the graph is undirected
