@@ -1,4 +1,4 @@
-"""The question of the communication of several processes, and its result."""
+"""Messages between several processes that share one sequence, computed from its graph."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _ring(n: int, count: int) -> np.ndarray:
 
 
 def rows_received(graph: BipartiteGraph, bounds: list[int]) -> np.ndarray:
-    """Count the keys that each process needs for its edges and that another process stores."""
+    """Count the keys that each process needs and another stores, ``[receiver, sender]``."""
     indptr, key = (part.numpy() for part in graph.csr)
     rows = np.zeros((len(bounds) - 1, len(bounds) - 1), dtype=np.int64)
     for process, (first, last) in enumerate(zip(bounds, bounds[1:])):
