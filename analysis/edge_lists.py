@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -114,10 +115,43 @@ def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
     return not has_hashtags or not begin[1:] or begin[1] in BLANKS or begin[1] in _MARKS
 
 
+class _Text(NamedTuple):
+    rows: list[tuple[int, list[str]]]  # the number of each line, and its columns
+    separator: str
+    num_comments: int
+    num_lines: int
+    attributes: list[str]  # of networkx's dicts, besides the weight
+
+
 def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered: bool | None,
                    is_certain: bool) -> ListedGraph:
     """Read the edges in a text file; options that are ``None`` are detected, and ``is_certain``
     skips the check that the file is not another kind of list."""
+    text = _read_text(path, is_table)
+    has_header = bool(text.rows) and _is_header(text.rows) if header is None else header
+    rows = text.rows[has_header:]
+    if not rows:
+        raise ValueError("the file contains no edges; write one edge on each line, as in '0 1'")
+    first = text.rows[0][1]
+    columns = _columns(first) if has_header else (0, 1, 2, 3)
+    are_ids = numbered is not False and _are_ids(rows[0][1], columns[:2])
+    names, ends, weights = _edges(rows, columns, are_ids)
+    listed = ListedGraph(names, ends, True, weights, may_be_directed=True)
+    listed.title = (f'columns divided by {_SEPARATORS[text.separator]}, '
+                    + (f'header {_shown(first)!r}' if has_header else 'no header'))
+    others = [repr(cell) for place, cell in enumerate(first)
+              if has_header and place not in columns[:3]]
+    listed.left_out = [
+        *counted(text.num_comments, 'comment line{}'),
+        *([f'column{"s" * (len(others) > 1)} {", ".join(others)[:60]}'] if others else []),
+        *([f'attributes {", ".join(text.attributes)[:60]}'] if text.attributes else [])]
+    listed.hints = _hints(names, ends, first, header is None and not has_header and not are_ids)
+    if are_ids and not is_certain:
+        _check_other_readings(listed, rows, text.num_lines - text.num_comments - has_header - 1)
+    return listed
+
+
+def _read_text(path: Path, is_table: bool) -> _Text:
     lines, num_lines = _filled_lines(path)
     plain = [line.strip(BLANKS) for _, line in lines if not is_comment_line(line)]
     attributes = set()
@@ -126,32 +160,7 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
     split, separator, has_hashtags = _layout([line for _, line in lines], is_table)
     data = [(number, line) for number, line in lines if not is_comment_line(line, has_hashtags)]
     rows = [(number, cells) for number, line in data if any(cells := split(line, number))]
-    first, second = ([*(cells for _, cells in rows[:2]), None, None])[:2]
-    is_guess = header is None
-    header = _is_header(first, second) if is_guess and first else header
-    if len(rows) <= bool(header):
-        raise ValueError("the file contains no edges; write one edge on each line, as in '0 1'")
-    columns = _columns(first) if header else (0, 1, 2, 3)
-    are_ids = numbered is not False and _are_ids(rows[bool(header)][1], columns[:2])
-    names, ends, weights = _edges(rows[bool(header):], columns, are_ids)
-    if header and is_guess and any(first[end:end + 1] and first[end] in names
-                                   for end in columns[:2]):
-        # the words of the first line are also names of nodes in other lines
-        header, (names, ends, weights) = False, _edges(rows, (*columns[:3], 3), are_ids)
-    others = [cell for place, cell in enumerate(first) if place not in columns[:3]] * bool(header)
-    listed = ListedGraph(
-        names, ends, True, weights, may_be_directed=True,
-        title=f'columns divided by {_SEPARATORS[separator]}, '
-              + (f'header {_shown(first)!r}' if header else 'no header'),
-        left_out=[*counted(len(lines) - len(data), 'comment line{}'),
-                  *([f'column{"s" * (len(others) > 1)} {", ".join(map(repr, others))[:60]}']
-                    if others else []),
-                  *([f'attributes {", ".join(sorted(attributes))[:60]}'] if attributes else [])],
-        hints=_hints(names, ends, first, is_guess and not header and not are_ids))
-    if are_ids and not is_certain:
-        num_others = num_lines - (len(lines) - len(data)) - bool(header) - 1
-        _check_other_readings(listed, rows[bool(header):], num_others)
-    return listed
+    return _Text(rows, separator, len(lines) - len(data), num_lines, sorted(attributes))
 
 
 def _without_attributes(line: str, attributes: set[str]) -> str:
@@ -227,9 +236,14 @@ def _named_ends(row: list[str]) -> tuple[int, int] | None:
                  if source in words and target in words), None)
 
 
-def _is_header(first: list[str], second: list[str] | None) -> bool:
-    return _named_ends(first) is not None or (
-        second is not None and _are_ids(second, (0, 1)) and not any(map(_is_number, first[:2])))
+def _is_header(rows: list[tuple[int, list[str]]]) -> bool:
+    (_, first), others = rows[0], rows[1:]
+    ends = _named_ends(first)
+    if ends is None:
+        return bool(others) and _are_ids(others[0][1], (0, 1)) and not any(
+            map(_is_number, first[:2]))
+    words = [first[end] for end in ends]  # which may also be names of nodes in other lines
+    return not any(cells[end] in words for _, cells in others for end in ends if end < len(cells))
 
 
 def _is_number(cell: str) -> bool:
