@@ -302,8 +302,7 @@ def _laplacian_of(flow: sp.csr_array) -> Laplacian:
 
 
 def _circulation(matrix: sp.csr_array, teleport: float | None = None) -> sp.csr_array:
-    """Return the flow of the stationary walk along the edges. As much flows into a token as out of
-    it."""
+    """Return the flow of the stationary walk along the edges, ``[n, n]``, which sums to 1."""
     n, num_keys = matrix.shape
     if n != num_keys or n == 0:
         raise ValueError(f"'graph' must have as many keys as queries, and at least one of each, "

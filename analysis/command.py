@@ -54,8 +54,7 @@ def ask(
     pattern: str = 'diffuser',
     n: int = 512,
 ) -> None:
-    """Run a question as a command: read the graphs, print a table and write files. Keyword
-    arguments of ``question`` become options, and ``weights`` those of files and checkpoints."""
+    """Run a question as a command, whose options are the keyword arguments of ``question``."""
     parameters = inspect.signature(question).parameters
     parser = new_parser(name, pattern, n)
     parser.add_function_arguments(question, skip={'graph', 'weights', 'seed'})

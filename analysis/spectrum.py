@@ -372,8 +372,7 @@ def _lanczos(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: f
 def _shift_invert(matrix: sp.csr_array, null_space: sp.csc_array, count: int, mean: float,
                   order: np.ndarray) -> np.ndarray:
     """Return the eigenvectors of the smallest eigenvalues, ``[n, count]``, computed one by one,
-    each orthogonal to the null space and to the eigenvectors before. ``order`` is the order of the
-    nodes in which the matrix is factored."""
+    each orthogonal to the null space and to the eigenvectors before."""
     known, shift = null_space, -1e-8 * mean
     for _ in range(count):
         vector, shift = _next_above(matrix, known, shift, order)
