@@ -10,10 +10,10 @@ from tests.families.attaching import Result
 from tests.families.models import model_classes
 
 REASONS = {
-    r'which has none': 'no attention goes through `AttentionInterface`',
+    r'whose attention does not': 'no attention goes through `AttentionInterface`',
     r'must have self-attention': 'only cross-attention goes through it',
     r"'sinks' must be None": 'sinks of queries',
-    r"'attention_mask' must be": 'masks of another length than keys',
+    r"'attention_mask' must (be|have)": 'masks of another length than keys',
     r"'along' must be a pattern": 'own edges in some layers only',
 }
 
