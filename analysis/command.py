@@ -1,4 +1,4 @@
-"""Options, files and errors that all commands ``python -m analysis.<module>`` share."""
+"""Options, files and errors that all commands of analysis share."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from matplotlib.figure import Figure
 from scipy.sparse.linalg import ArpackError
 from tqdm import tqdm
 
-from analysis.checks import check_count
+from analysis.drawings import name_tokens
 from analysis.graph_files import ENDINGS as GRAPH_ENDINGS
 from analysis.graph_files import read_graph_file
-from analysis.graphs import MAX_TOKENS, GraphLike, graph_of_pattern
-from analysis.labels import name_tokens
+from analysis.graphs import MAX_TOKENS, GraphLike, check_count, graph_of_pattern
 from analysis.result import Result, Results, scalar_names, table
 from analysis.runs import attention_matrices, sampled_graphs
 from experiments.signals import ending_signals, exit_on
@@ -34,7 +33,6 @@ from graphattn.utils.trust import importing
 Graphs = dict[str, list[GraphLike]]
 Names = Sequence[str] | None  # names of the tokens of a graph file
 
-
 ENDINGS = '.json', '.csv', '.png', '.svg', '.pdf'
 _SHOWN = 20  # token names per line
 # Allowed ranges of options; a command would not end in practice with larger values.
@@ -45,69 +43,54 @@ LIMITS = {'n': (1, MAX_TOKENS), 'samples': (1, 10_000), 'hops': (1, 100_000),
 REFUSALS = (ArgumentError, ArpackError, ImportError, MemoryError, OSError, OverflowError, TypeError,
             ValueError)
 FILE_OPTIONS = 'format', 'header', 'numbered', 'edges', 'bipartite'
-GRAPH_OPTIONS = ('pattern', 'graph', 'checkpoint', 'example', 'samples', 'n', 'seed', 'out',
-                 'trust', 'import', 'asked', *FILE_OPTIONS)
 
 
 def ask(
     question: Callable[..., Result],
-    draw: Callable[[Results], Figure],
+    draw: Callable[..., Figure],
     arguments: list[str] | None = None,
     *,
     name: str,
     pattern: str = 'diffuser',
     n: int = 512,
 ) -> None:
-    """Run a question as a command: read the graphs, print a table and write files.
-
-    Args:
-        question: Called as ``question(graph, **options)``; its keyword arguments become options. If
-            ``question`` has an argument ``weights``, the graphs of files and checkpoints are passed
-            with their weights.
-        draw: Maps ``{label: results}`` to a figure. All samples of an attention head have the same
-            label.
-        arguments: The words of the command line; by default those of this process.
-        name: Name of the module, and of the files that the command writes.
-        pattern: Default pattern.
-        n: Default number of tokens.
-
-    Raises:
-        SystemExit: Status 2, with one line on standard error, if an argument is invalid.
-    """
+    """Run a question as a command, whose options are the keyword arguments of ``question``."""
+    parameters = inspect.signature(question).parameters
     parser = new_parser(name, pattern, n)
-    parser.add_function_arguments(question, skip={'graph', 'weights'})
-    weights = inspect.signature(question).parameters.get('weights')
-    if weights is not None:
+    parser.add_function_arguments(question, skip={'graph', 'weights', 'seed'})
+    if 'weights' in parameters:
         parser.add_argument('--weights', type=bool, nargs='?', const=True,
-                            default=weights.default,
+                            default=parameters['weights'].default,
                             help='use the weights of the edges: those of a graph file, or the '
                                  'attention of a checkpoint, to as many examples as --samples '
                                  'states')
 
     def run(options: Namespace) -> None:
         graphs, names = load(options)
-        settings = {key: options[key] for key in vars(options) if key not in GRAPH_OPTIONS}
+        settings = {key: options[key] for key in parameters if key != 'graph'}
         results = {label: [] for label in graphs}
         jobs = [(label, graph) for label, samples in graphs.items() for graph in samples]
         for label, graph in tqdm(jobs, desc=name, unit='graph', disable=len(jobs) == 1 or None):
             results[label].append(question(graph, **settings).named(names))
-        show(options.out, name, results, draw(results), names)
+        has_graphs = 'graphs' in inspect.signature(draw).parameters
+        show(options.out, name, results, draw(results, *[graphs] * has_graphs), names)
 
     run_or_exit(parser, run, arguments)
+
+
+def output_parser(name: str, endings: Sequence[str] = ENDINGS) -> ArgumentParser:
+    """Return a parser with the option ``--out``, a folder or a file with one of ``endings``."""
+    parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
+    parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
+                        help=f'a folder for results, or a file: {", ".join(endings)}')
+    return parser
 
 
 def new_parser(name: str, pattern: str, n: int,
                endings: Sequence[str] = ENDINGS) -> ArgumentParser:
     """Return a parser with the options that all commands of ``analysis`` share, for graphs and for
-    output.
-
-    Args:
-        name: Name of the command.
-        pattern: Default pattern.
-        n: Default number of tokens.
-        endings: Suffixes of the files that the command can write.
-    """
-    parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
+    output."""
+    parser = output_parser(name, endings)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
                          help='presets, or expressions such as "SlidingWindow(3) | Star()"')
@@ -131,16 +114,11 @@ def new_parser(name: str, pattern: str, n: int,
                                                                'head')
     parser.add_argument('--n', type=int, default=n, help='number of tokens')
     parser.add_argument('--seed', type=int, default=0, help='seed of random patterns and samples')
-    parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
-                        help=f'a folder for the results, or a file: {", ".join(endings)}')
     return parser
 
 
 def load(options: Namespace) -> tuple[Graphs, Names]:
-    """Return the graphs that a command line names, and the names of their tokens.
-
-    The graphs are a dict from labels to lists: the samples of a head, or the segments of a file.
-    """
+    """Return the graphs that a command line names, and the names of their tokens."""
     weights = options.get('weights', False)
     if options.checkpoint is not None:
         read = attention_matrices if weights else sampled_graphs
@@ -159,16 +137,7 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
 def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
                 arguments: list[str] | None, endings: Sequence[str] = ENDINGS) -> None:
     """Parse the command line and run the command; on a user error, print one line and exit with
-    status 2.
-
-    ``--out`` may be a folder or a file.
-
-    Args:
-        parser: The parser of the command line.
-        run: Called with the parsed options.
-        arguments: The words of the command line; by default those of this process.
-        endings: Suffixes of the files that ``--out`` may name.
-    """
+    status 2."""
     try:
         with importing(sys.argv[1:] if arguments is None else arguments) as words, \
                 warnings.catch_warnings():
@@ -193,11 +162,7 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
 
 
 def show(out: Path, name: str, results: Results, figure: Figure, names: Names = None) -> None:
-    """Write the results and the figure of a command to files, and print a table of the results.
-
-    If ``out`` has the suffix of a file, only that file is written. Otherwise ``out`` is a folder,
-    and the files are ``name.json``, ``name.csv`` and ``name.png`` there.
-    """
+    """Write the results and the figure of a command to files, and print a table of the results."""
     plain = {label: [sample.to_dict(names) for sample in samples]
              for label, samples in results.items()}
     name_tokens(figure, names)
@@ -206,22 +171,17 @@ def show(out: Path, name: str, results: Results, figure: Figure, names: Names = 
 
 
 def say(*lines: object) -> None:
-    """Print lines, and replace characters that the terminal cannot show.
-
-    A closed pipe (``| head -1``) is not an error, because the results are in files: the command
-    then ends with status 0.
-    """
+    """Print lines, and replace characters that the terminal cannot show."""
     encoding = getattr(sys.stdout, 'encoding', None) or 'utf-8'
     try:
         for line in lines:
             print(str(line).encode(encoding, 'replace').decode(encoding), flush=True)
-    except BrokenPipeError:
+    except BrokenPipeError:  # | head -1: the results are in files, and the status is 0
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def token_lines(results: Results, names: Names) -> list[str]:
-    """Return a line of text for each field of the results that lists tokens, such as a path. The
-    line shows the ``names`` of the tokens."""
+    """Return a line of text for each field of the results that lists tokens, such as a path."""
     lines = []
     for label, samples in results.items() if names else ():
         for field, tokens in samples[0].tokens(names).items():
@@ -231,16 +191,7 @@ def token_lines(results: Results, names: Names) -> list[str]:
 
 
 def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
-    """Write the results of a command to files, and return a line of text with their paths.
-
-    Args:
-        texts: A dict from the suffix of each text file to its contents.
-        out: A folder, in which the files are ``name.json``, ``name.csv`` and so on; or a file with
-            one of the suffixes, which is then the only one that is written.
-
-    Returns:
-        A line with the paths of the written files.
-    """
+    """Write the results of a command to files, and return a line of text with their paths."""
     paths = [out / f'{name}{ending}' for ending in (*texts, '.png')]
     if out.suffix in ENDINGS:
         paths = [out]
@@ -252,11 +203,8 @@ def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
 
 
 def check_out(out: Path, endings: Sequence[str]) -> None:
-    """Check that results can be written to ``--out``, a folder or a file with one of ``endings``.
-
-    Raises:
-        ValueError: ``--out`` cannot be written, or its suffix is not one of ``endings``.
-    """
+    """Check that results can be written to ``--out``, a folder or a file with one of
+    ``endings``."""
     if out.suffix in {*ENDINGS, '.html'} and (out.suffix not in endings or out.is_dir()):
         raise ValueError(f"'out' must be a folder without a suffix, or a new file that ends with "
                          f"{' or '.join(endings)} (got {out})")
@@ -264,13 +212,12 @@ def check_out(out: Path, endings: Sequence[str]) -> None:
 
 
 def as_json(plain: dict[str, object]) -> str:
-    """Return ``plain``, a dict of JSON types, as JSON text."""
     return json.dumps(plain, indent=1, allow_nan=False) + '\n'
 
 
 def as_csv(results: Results) -> str:
     """Return CSV text with a row for each result and a column for each field that is a number or
-    text. A row begins with the label of the graph and the index of the result under this label."""
+    text."""
     names = scalar_names(results)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator='\n')

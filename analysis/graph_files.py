@@ -1,4 +1,4 @@
-"""Graph files: adjacency arrays, formats of networkx and other programs, and edge lists.
+"""Graph files: adjacency arrays, formats of networkx and Pajek, and edge lists.
 
 The text :attr:`GraphFile.said` describes how a file was read, so that no format is guessed
 silently. If the contents of a file look like another format than its name says, the file is read in
@@ -8,8 +8,10 @@ that format, or an error names the format.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -22,65 +24,56 @@ import scipy.sparse as sp
 import torch
 from networkx.readwrite.graph6 import data_to_n
 
-from analysis.edge_lists import read_edge_list
-from analysis.line_formats import (
-    read_adjlist,
-    read_dimacs,
-    read_konect,
-    read_metis,
-    read_multiline_adjlist,
-    read_pajek,
-)
-from analysis.listed import (
+from analysis.edge_lists import (
+    BLANKS,
     ListedGraph,
-    as_edges,
-    as_tokens,
     check_num_tokens,
+    counted,
+    is_comment_line,
+    is_id,
+    of_networkx,
     plain_numbers,
+    read_edge_list,
     weight_of,
 )
 from graphattn import BipartiteGraph
-from graphattn.utils.reading import check_arrays, read_bytes, read_lines, read_start, read_text
+from graphattn.utils.reading import check_arrays, read_bytes, read_lines, read_text
 
 Format = Literal['edges', 'adjlist', 'multiline_adjlist', 'graphml', 'gml', 'gexf', 'pajek',
-                 'metis', 'dimacs', 'konect', 'matrix_market', 'graph6', 'sparse6', 'npz', 'npy']
+                 'matrix_market', 'graph6', 'sparse6', 'npz', 'npy']
 Direction = Literal['directed', 'undirected']
 ENDINGS: dict[str, Format] = {
     '.csv': 'edges', '.tsv': 'edges', '.npz': 'npz', '.npy': 'npy', '.graphml': 'graphml',
     '.gml': 'gml', '.gexf': 'gexf', '.net': 'pajek', '.mtx': 'matrix_market', '.g6': 'graph6',
-    '.s6': 'sparse6', '.adjlist': 'adjlist', '.metis': 'metis', '.col': 'dimacs'}
+    '.s6': 'sparse6', '.adjlist': 'adjlist'}
 _TITLES = {
     'edges': 'list of edges', 'adjlist': 'adjacency list',
     'multiline_adjlist': 'multiline adjacency list', 'graphml': 'GraphML', 'gml': 'GML',
-    'gexf': 'GEXF', 'pajek': 'Pajek', 'metis': 'METIS', 'dimacs': 'DIMACS', 'konect': 'KONECT',
-    'matrix_market': 'Matrix Market', 'graph6': 'graph6', 'sparse6': 'sparse6', 'npz': 'arrays',
+    'gexf': 'GEXF', 'pajek': 'Pajek', 'matrix_market': 'Matrix Market', 'npz': 'arrays',
     'npy': 'an array'}
 # The first bytes of files without a known suffix. No edge list begins with any of these.
 _BEGINNINGS: dict[str, Format] = {
     r'%%MatrixMarket': 'matrix_market', r'>>graph6<<': 'graph6', r'>>sparse6<<': 'sparse6',
-    r'%\s*(sym|asym|bip)\b': 'konect', r'\*(network|vertices)\b': 'pajek',
-    r'(c\b[^\n]*\n\s*)*p\s+(edge|edges|col|sp)\s+\d+\s+\d+\s*$': 'dimacs',
-    r'<[\s\S]*<graphml\b': 'graphml', r'<[\s\S]*<gexf\b': 'gexf',
+    r'\*(network|vertices)\b': 'pajek', r'<[\s\S]*<graphml\b': 'graphml',
+    r'<[\s\S]*<gexf\b': 'gexf',
     r'((Creator\b|Version\b|comment\b|#)[^\n]*\n\s*)*graph\s*\[': 'gml',
-    r'#.*\n# GMT .*\n#.*\n[\s\S]*\}\s*$': 'multiline_adjlist',
-    r'#.*\n# GMT .*\n#': 'adjlist'}
+    r'#.*\n# GMT .*\n#.*\n[\s\S]*\}\s*$': 'multiline_adjlist', r'#.*\n# GMT .*\n#': 'adjlist'}
 _REFUSED = {
     r'(strict\s+)?(di)?graph\b[^\n\[]*\{': 'DOT of Graphviz', r'[\[{]\s*["\[{(]': 'JSON',
     r'dl\s+n\s*=': 'DL of UCINET', r'<(\?xml|!|html\b)': 'XML or HTML',
-    r'PK\x03\x04': 'Excel or another archive'}
+    r'PK\x03\x04': 'Excel or another archive', r'%\s*(sym|asym|bip)\b': 'KONECT',
+    r'(c\b[^\n]*\n\s*)*p\s+(edge|edges|col|sp)\s+\d+\s+\d+\s*$': 'DIMACS'}
 _REMEDIES = {
     '.pt': "save the graph of PyG by np.savez('graph.npz', edge_index=data.edge_index, "
            "num_nodes=data.num_nodes)",
     '.mat': "save the array of MATLAB by scipy.sparse.save_npz('graph.npz', array)",
-    '.pkl': 'save the graph as GraphML', '.json': 'save the graph as GraphML or CSV'}
+    **dict.fromkeys(('.pkl', '.json', '.metis', '.col'), 'save the graph as GraphML or CSV')}
 _SNIFFED = 100  # lines
-_HEADER = 2**16  # bytes
-# The number of nodes in the headers of files; in graph6 and sparse6, the first digits of 6 bits.
-_DECLARED: dict[Format, str] = {
-    **dict.fromkeys(('graph6', 'sparse6'), r'^(?:>>\w+<<)?:?([?-~]{1,8})'),
-    'pajek': r'^\*vertices\s+(\d{1,18})', 'metis': r'^\s*(\d{1,18})\b',
-    'dimacs': r'^p\s+\w+\s+(\d{1,18})', 'matrix_market': r'^\s*(\d{1,18})\s+(\d{1,18})'}
-_NODES, _NODES_PER_BYTE = 2**20, 64  # limits: a constant, and a multiple of the bytes of the file
+_MAX_GRAPH = 2**28  # maximum bytes of a file that is read as a whole
+_Matrices = tuple[str, list[sp.csr_array]]  # a title, and [query, key] for each segment
+# zero-width joiners are invisible, but they shape the adjacent letters
+_JOINERS = dict.fromkeys(map(ord, '\u200c\u200d'))
+_PAJEK_CELL = re.compile(r'"([^"]*)"|(\S+)')
 
 
 @dataclass(frozen=True)
@@ -91,19 +84,16 @@ class GraphFile:
         graph (BipartiteGraph): The graph, with several segments if the file holds several adjacency
             arrays.
         names (tuple of str, optional): The names of the tokens, if they are not plain numbers.
-        has_weights (bool): Whether some edges have a weight other than 1. The graph does not store
-            weights; it only lacks the edges of weight 0.
+        said (str): A description of how the file was read, in one line.
         matrices (tuple of scipy.sparse.csr_array, optional): The weights of each segment, float64
             ``[query, key]``, if they were requested.
-        said (str): A description of how the file was read, in one line.
         asked (str): A question to the user, if the direction of the edges is uncertain.
     """
 
     graph: BipartiteGraph
-    names: tuple[str, ...] | None = None
-    has_weights: bool = False
-    said: str = ''
-    matrices: tuple[sp.csr_array, ...] | None = None
+    names: tuple[str, ...] | None
+    said: str
+    matrices: tuple[sp.csr_array, ...] | None
     asked: str = ''
 
     def segments(self) -> list[BipartiteGraph] | list[sp.csr_array]:
@@ -152,27 +142,24 @@ def read_graph_file(
     """
     path = Path(path)
     try:
-        if path.is_fifo() and format in (None, 'konect'):
+        if path.is_fifo() and format is None:
             raise ValueError("the format of a pipe cannot be detected, because a pipe can be read "
                              "only once; pass --format")
         chosen = format or _format_of(path)
+        title = _TITLES.get(chosen, chosen)
         if header is not None and chosen != 'edges':
-            raise ValueError(f"'header' requires a list of edges (got {_TITLES[chosen]}); omit "
-                             f"'header'")
-        _check_declared(path, chosen)
-        listed = _read_edge_index(path) if chosen == 'npz' else None
-        if chosen in _MATRICES and listed is None:
-            if (numbered, edges, bipartite) != (None, None, False):
-                raise ValueError("'numbered', 'edges' and 'bipartite' must be omitted for an "
-                                 "array, because an array has no names of nodes")
-            return _MATRICES[chosen](path, weights)
+            raise ValueError(f"'header' requires a list of edges (got {title}); omit 'header'")
         if chosen == 'edges':
-            listed = read_edge_list(
-                path, is_table=_ending(path) in ('.csv', '.tsv'), header=header, numbered=numbered,
-                is_certain=format == 'edges')
-        elif listed is None:
-            listed = _LISTS[chosen](path)
-        return _graph_file(listed, chosen, numbered, edges, bipartite, weights)
+            read = read_edge_list(path, is_table=_ending(path) in ('.csv', '.tsv'), header=header,
+                                  numbered=numbered, is_certain=format == 'edges')
+        else:
+            read = READERS[chosen](path)
+        if isinstance(read, ListedGraph):
+            return _of_listed(read, title, numbered, edges, bipartite, weights)
+        if (numbered, edges, bipartite) != (None, None, False):
+            raise ValueError("'numbered', 'edges' and 'bipartite' must be omitted for an array, "
+                             "because an array has no names of nodes")
+        return _of_matrices(*read, weights)
     except Exception as error:  # readers of zip files, arrays, XML and GML raise many types
         reason = str(error) or type(error).__name__
         raise ValueError(f"'graph' cannot be read: {path} ({reason})") from error
@@ -183,19 +170,11 @@ def read_graph(path: str | Path) -> BipartiteGraph:
     return read_graph_file(path).graph
 
 
-# Which format ########################################################################
-
-
 def _ending(path: Path) -> str:
     return Path(path.stem if path.suffix == '.gz' else path.name).suffix.lower()
 
 
 def _format_of(path: Path) -> Format:
-    """Return the format of a file by its suffix, or otherwise by its beginning.
-
-    Raises:
-        ValueError: The file begins like an unsupported format.
-    """
     if remedy := _REMEDIES.get(_ending(path)):
         raise ValueError(f'files {_ending(path)} are not supported; {remedy}')
     named = ENDINGS.get(_ending(path), 'edges')
@@ -206,49 +185,34 @@ def _format_of(path: Path) -> Format:
         if re.match(pattern, beginning, re.IGNORECASE | re.MULTILINE):
             return found
     for pattern, other in _REFUSED.items():
-        if re.match(pattern, beginning, re.IGNORECASE):
+        if re.match(pattern, beginning, re.IGNORECASE | re.MULTILINE):
             raise ValueError(f"the file looks like {other}, which is not supported; save the graph "
                              f"as GraphML or CSV, or pass --format edges if the file is a list of "
                              f"edges")
     return 'edges'
 
 
-def _check_declared(path: Path, chosen: Format) -> None:
-    """Raise a ValueError if the header of a file declares far more nodes than its bytes can hold.
-    Readers would take all memory for them."""
-    if chosen not in _DECLARED or not path.is_file():
-        return
-    beginning = read_start(path, _HEADER).decode('latin-1')
-    found = re.search(_DECLARED[chosen], beginning, re.IGNORECASE | re.MULTILINE)
-    counts = map(int, found.groups()) if found else [0]
-    if found and chosen in ('graph6', 'sparse6'):
-        counts = data_to_n([ord(digit) - 63 for digit in found[1]])[:1]
-    count, size = max(counts), path.stat().st_size
-    if count > _NODES + _NODES_PER_BYTE * size:
-        raise ValueError(f'the file declares {count:,} nodes but has only {size:,} bytes; check '
-                         f'that the file is complete')
-
-
 # From nodes to tokens ################################################################
 
 
-def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
-                edges: Direction | None, bipartite: bool, keeps_weights: bool) -> GraphFile:
-    if edges == 'directed' and not listed.is_directed and chosen not in _SAY_NO_DIRECTION:
-        raise ValueError(f"'edges' must not be 'directed' for this file ({_TITLES[chosen]}), which "
-                         f"says that its edges are undirected; omit 'edges'")
+def _of_listed(listed: ListedGraph, title: str, numbered: bool | None, edges: Direction | None,
+               bipartite: bool, keeps_weights: bool) -> GraphFile:
+    if edges == 'directed' and not listed.may_be_directed:
+        raise ValueError(f"'edges' must not be 'directed' for this file ({title}), which says that "
+                         f"its edges are undirected; omit 'edges'")
     is_directed = edges == 'directed' or listed.is_directed and edges is None
-    asked = _asked(listed) if edges is None and chosen in _SAY_NO_DIRECTION else ''
-    if not is_directed and chosen in _LISTED_AT_NODES:
+    asked = _asked(listed) if edges is None and listed.may_be_directed else ''
+    if not is_directed and listed.is_listed_at_nodes:
         _, first = np.unique(np.sort(listed.edges), axis=0, return_index=True)
         listed = replace(listed, edges=listed.edges[first], weights=listed.weights[first])
-    weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
-    ends, own = listed.edges[weights != 0], weights[weights != 0]
+    is_edge = listed.weights != 0
+    ends, own = listed.edges[is_edge], listed.weights[is_edge]
     if bipartite:
         ends, num_queries, num_keys = _of_parts(listed, ends, is_directed)
-        names = None
+        names, ids = None, 'part 0 are keys and part 1 queries'
     else:
-        token, num_queries, names = as_tokens(listed.nodes, numbered)
+        token, num_queries, names = _as_tokens(listed.nodes, numbered)
+        ids = f'ids are names, such as {names[0]!r}' if names else 'ids are numbers of tokens'
         ends, num_keys = token[ends].reshape(-1, 2), num_queries
         if not is_directed:
             is_edge = ends[:, 0] != ends[:, 1]  # a self-loop is its own reverse
@@ -256,11 +220,23 @@ def _graph_file(listed: ListedGraph, chosen: Format, numbered: bool | None,
             own = np.concatenate([own, own[is_edge]])
     key, query = ends.T
     graph = BipartiteGraph.from_edge_index(torch.from_numpy(ends.T.copy()), num_queries, num_keys)
-    has_weights = _are_weights(weights)
-    said = _said(listed, chosen, graph, is_directed, has_weights, keeps_weights, names, bipartite)
-    matrices = (sp.csr_array((own, (query, key)), shape=(num_queries, num_keys)),)
-    return GraphFile(graph, names, has_weights, said, matrices if keeps_weights else None,
-                     asked)
+    loops = 0 if is_directed or bipartite else int((graph.key == graph.query).sum())
+    num_edges = graph.num_edges if is_directed or bipartite else (graph.num_edges + loops) // 2
+    num_zero = int((listed.weights == 0).sum())
+    num_repeated = len(listed.weights) - num_zero - num_edges
+    left_out = [*listed.left_out, *([f'{num_zero:,} of weight 0'] if num_zero else []),
+                *([f'{num_repeated:,} repeated{" (weights added)" * keeps_weights}']
+                  if num_repeated else [])]
+    said = [f'{title}{", " * bool(listed.title)}{listed.title}: '
+            f'{_sizes(graph, num_edges, bipartite)}',
+            f'{"directed" if is_directed else "undirected"}, '
+            f'{_of_weights(listed.weights, keeps_weights)}, {ids}',
+            *([f'left out: {", ".join(left_out)}'] if left_out else []), *listed.hints]
+    if listed.parts is not None and not bipartite:
+        said.append('nodes of both parts are read as tokens; use --bipartite true to make part 0 '
+                    'keys and part 1 queries')
+    matrix = sp.csr_array((own, (query, key)), shape=(num_queries, num_keys))
+    return GraphFile(graph, names, '; '.join(said), (matrix,) if keeps_weights else None, asked)
 
 
 def _asked(listed: ListedGraph) -> str:
@@ -280,12 +256,8 @@ def _asked(listed: ListedGraph) -> str:
 
 def _of_parts(listed: ListedGraph, ends: np.ndarray,
               is_directed: bool) -> tuple[np.ndarray, int, int]:
-    """Return the edges of a bipartite graph from keys to queries, ``[num_edges, 2]``, the number of
-    queries and the number of keys.
-
-    The nodes of part 0 are keys, and the nodes of part 1 are queries. ``ends`` has the positions of
-    both nodes of each edge in ``listed.nodes``.
-    """
+    """Return the edges from keys to queries, ``[num_edges, 2]``, and the numbers of queries and
+    keys."""
     if listed.parts is None:
         raise ValueError("'bipartite' requires the attribute bipartite, 0 for keys or 1 for "
                          "queries, on all nodes; add this attribute, or omit 'bipartite'")
@@ -302,49 +274,34 @@ def _of_parts(listed: ListedGraph, ends: np.ndarray,
     return place[ends].reshape(-1, 2), num_queries, num_keys
 
 
-def _said(listed: ListedGraph, chosen: Format, graph: BipartiteGraph, is_directed: bool,
-          has_weights: bool, keeps_weights: bool, names: tuple[str, ...] | None,
-          bipartite: bool) -> str:
-    """Return a line of text that tells the user how the file was read: its format, sizes, weights
-    and names.
-
-    Args:
-        listed: What the file contains.
-        chosen: The format.
-        graph: The graph that was read.
-        is_directed: Whether edges have a direction.
-        has_weights: Whether some weight is not 1.
-        keeps_weights: Whether weights were requested.
-        names: The names of the tokens, if any.
-        bipartite: Whether the parts became keys and queries.
-    """
-    weights = np.ones(len(listed.edges)) if listed.weights is None else listed.weights
-    num_zero = int((weights == 0).sum())
-    num_edges = _count(graph, is_directed or bipartite)
-    num_repeated = len(weights) - num_zero - num_edges
-    left_out = [*listed.left_out,
-                *([f'{num_zero:,} of weight 0'] if num_zero else []),
-                *([f'{num_repeated:,} repeated{" (weights added)" * keeps_weights}']
-                  if num_repeated else [])]
-    hints = [*listed.hints]
-    if listed.parts is not None and not bipartite:
-        hints.append('nodes of both parts are read as tokens; use --bipartite true to make part '
-                     '0 keys and part 1 queries')
-    ids = ('part 0 are keys and part 1 queries' if bipartite else 'ids are numbers of tokens'
-           if names is None else f'ids are names, such as {names[0]!r}')
-    title = _TITLES[chosen] + (f', {listed.title}' if listed.title else '')
-    return '; '.join([
-        f'{title}: {_sizes(graph, num_edges, bipartite)}',
-        f'{"directed" if is_directed else "undirected"}, '
-        f'{_of_weights(has_weights, keeps_weights)}, {ids}',
-        *([f'left out: {", ".join(left_out)}'] if left_out else []), *hints])
+def _as_tokens(nodes: list[str] | np.ndarray, numbered: bool | None,
+               ) -> tuple[np.ndarray, int, tuple[str, ...] | None]:
+    """Return the token of each node, the number of tokens, and their names, if they have any."""
+    check_num_tokens(len(nodes))
+    is_counted = isinstance(nodes, np.ndarray)
+    are_ids = is_counted or all(map(is_id, nodes)) and len(set(nodes)) == len(nodes)
+    if numbered and not are_ids:
+        other = next((name for name in nodes if not is_id(name)), 'one of the ids twice')
+        raise ValueError(f"'numbered' requires ids that are integers from 0 (got {other[:20]!r}); "
+                         f"pass --numbered false to read ids as names")
+    if not are_ids or numbered is False:
+        return np.arange(len(nodes)), len(nodes), tuple(map(_printable, map(str, nodes)))
+    ids = np.array(list(map(int, nodes)), dtype=np.int64)
+    if numbered:
+        count = int(ids.max(initial=-1)) + 1
+        check_num_tokens(count)
+        return ids, count, None
+    ordered, token = np.unique(ids, return_inverse=True)
+    is_from_0 = bool((ordered == np.arange(len(ids))).all())
+    return token, len(ids), None if is_from_0 else tuple(map(str, ordered.tolist()))
 
 
-def _count(graph: BipartiteGraph, is_directed: bool) -> int:
-    """Return the number of edges of ``graph``. In an undirected graph, an edge and its reverse
-    count once."""
-    loops = 0 if is_directed else int((graph.key == graph.query).sum())
-    return graph.num_edges if is_directed else (graph.num_edges + loops) // 2
+def _printable(name: str) -> str:
+    text = ' '.join(name.split())
+    if not text.translate(_JOINERS).isprintable():
+        raise ValueError(f"the name {name[:20]!r} cannot be printed; remove control characters "
+                         f"from this name")
+    return text if not name.isprintable() else name
 
 
 def _sizes(graph: BipartiteGraph, num_edges: int, has_parts: bool = False) -> str:
@@ -359,8 +316,8 @@ def _sizes(graph: BipartiteGraph, num_edges: int, has_parts: bool = False) -> st
             f'{edges}')
 
 
-def _of_weights(has_weights: bool, keeps_weights: bool) -> str:
-    if not has_weights:
+def _of_weights(values: np.ndarray, keeps_weights: bool) -> str:
+    if ((values == 0) | (values == 1)).all():
         return 'no weights'
     return 'weights' if keeps_weights else 'weights (ignored, except for 0)'
 
@@ -368,104 +325,84 @@ def _of_weights(has_weights: bool, keeps_weights: bool) -> str:
 # Arrays ##############################################################################
 
 
-def _read_npz(path: Path, keeps_weights: bool) -> GraphFile:
+def _of_matrices(title: str, segments: Sequence[sp.csr_array], keeps_weights: bool) -> GraphFile:
+    if not segments:
+        raise ValueError("the file contains no arrays")
+    for matrix in segments:
+        check_num_tokens(max(matrix.shape))
+        _check_finite(title, matrix.data)
+    graph = BipartiteGraph.batch(list(map(BipartiteGraph.from_scipy, segments)))
+    several = f'{len(segments):,} {title}s, together'
+    weights = np.concatenate([matrix.data for matrix in segments])
+    said = (f'{title if len(segments) == 1 else several}: {_sizes(graph, graph.num_edges)}; '
+            f'directed, rows are queries and columns keys, {_of_weights(weights, keeps_weights)}')
+    return GraphFile(graph, None, said, tuple(segments) if keeps_weights else None)
+
+
+def _read_npz(path: Path) -> ListedGraph | _Matrices:
     check_arrays(path)
     with np.load(path, allow_pickle=False) as arrays:
+        if 'edge_index' in arrays:
+            return _of_edge_index(arrays)
         if 'format' not in arrays:
-            return _of_arrays({name: arrays[name] for name in arrays.files}, keeps_weights)
-    return _of_matrix(sp.load_npz(path), path.name, 'sparse array of scipy', keeps_weights)
+            return _of_arrays({name: arrays[name] for name in arrays.files})
+    return 'sparse array of scipy', [sp.csr_array(sp.load_npz(path))]
 
 
-def _read_edge_index(path: Path) -> ListedGraph | None:
-    """Read the arrays of a PyG graph, or return ``None`` if there is no ``edge_index``."""
-    check_arrays(path)
-    with np.load(path, allow_pickle=False) as arrays:
-        if 'edge_index' not in arrays:
-            return None
-        edge_index, count = arrays['edge_index'], len(arrays['x']) if 'x' in arrays else 0
-        if edge_index.dtype.kind not in 'iu' or edge_index.ndim != 2 or len(edge_index) != 2:
-            raise ValueError(f'edge_index must be integers [2, num_edges], as in PyG (got '
-                             f'{edge_index.dtype} of shape {edge_index.shape})')
-        last = int(edge_index.max(initial=-1))
-        count = int(arrays['num_nodes']) if 'num_nodes' in arrays else max(count, last + 1)
-        check_num_tokens(count)
-        if edge_index.min(initial=0) < 0 or last >= count:
-            raise ValueError(f'edge_index must have nodes from 0 to {count - 1} (got '
-                             f'{int(edge_index.min())} to {last})')
-        name = next((name for name in ('edge_weight', 'edge_attr') if name in arrays and
-                     arrays[name].shape in (edge_index.shape[1:], (*edge_index.shape[1:], 1))), '')
-        weights = arrays[name].astype(np.float64).flatten() if name else None
-        if weights is not None:
-            _check_finite(name, weights)
-        others = [other for other in arrays if other not in ('edge_index', 'num_nodes', name)]
+def _of_edge_index(arrays: dict[str, np.ndarray]) -> ListedGraph:
+    edge_index, count = arrays['edge_index'], len(arrays['x']) if 'x' in arrays else 0
+    if edge_index.dtype.kind not in 'iu' or edge_index.ndim != 2 or len(edge_index) != 2:
+        raise ValueError(f'edge_index must be integers [2, num_edges], as in PyG (got '
+                         f'{edge_index.dtype} of shape {edge_index.shape})')
+    last = int(edge_index.max(initial=-1))
+    count = int(arrays['num_nodes']) if 'num_nodes' in arrays else max(count, last + 1)
+    check_num_tokens(count)
+    if edge_index.min(initial=0) < 0 or last >= count:
+        raise ValueError(f'edge_index must have nodes from 0 to {count - 1} (got '
+                         f'{int(edge_index.min())} to {last})')
+    name = next((name for name in ('edge_weight', 'edge_attr') if name in arrays and
+                 arrays[name].shape in (edge_index.shape[1:], (*edge_index.shape[1:], 1))), '')
+    weights = arrays[name].astype(np.float64).flatten() if name else None
+    if weights is not None:
+        _check_finite(name, weights)
+    others = [other for other in arrays if other not in ('edge_index', 'num_nodes', name)]
     return ListedGraph(np.arange(count), edge_index.T.astype(np.int64), True, weights,
                        title=f'edge_index of PyG{", weights " * bool(name)}{name}',
-                       left_out=[f'arrays {", ".join(others)}'] if others else [])
+                       left_out=[f'arrays {", ".join(others)}'] if others else [],
+                       may_be_directed=True)
 
 
-def _read_matrix_market(path: Path, keeps_weights: bool) -> GraphFile:
-    content = read_bytes(path, max_bytes=_MAX_GRAPH)
-    rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
-    check_num_tokens(max(rows, columns))
-    if entries > len(content):  # each entry needs a line, or a number in a dense matrix
-        raise ValueError(f"the file declares {entries:,} entries but has only {len(content):,} "
-                         f"bytes; check that the file is complete")
-    matrix = sp.coo_array(scipy.io.mmread(BytesIO(content), spmatrix=False))
-    return _of_matrix(matrix, path.name, _TITLES['matrix_market'], keeps_weights)
+def _read_npy(path: Path) -> _Matrices:
+    return _of_arrays({path.name: np.load(path, mmap_mode='r', allow_pickle=False)})
 
 
-def _of_matrix(matrix: sp.sparray | sp.spmatrix, name: str, title: str,
-               keeps_weights: bool) -> GraphFile:
-    check_num_tokens(max(matrix.shape))
-    _check_finite(name, matrix.data)
-    graph, has_weights = BipartiteGraph.from_scipy(matrix), _are_weights(matrix.data)
-    said = _said_of_matrix(title, graph, has_weights, keeps_weights)
-    return GraphFile(graph, None, has_weights, said,
-                     (sp.csr_array(matrix),) if keeps_weights else None)
-
-
-def _read_npy(path: Path, keeps_weights: bool) -> GraphFile:
-    return _of_arrays({path.name: np.load(path, mmap_mode='r', allow_pickle=False)},
-                      keeps_weights)
-
-
-def _of_arrays(arrays: dict[str, np.ndarray], keeps_weights: bool) -> GraphFile:
-    segments, matrices, has_weights = [], [], False
+def _of_arrays(arrays: dict[str, np.ndarray]) -> _Matrices:
+    segments = []
     for name, values in arrays.items():
         if values.dtype.kind not in 'biuf' or values.ndim not in (2, 3):
             raise ValueError(f'{name} must be a numeric array [query, key] or [segment, query, '
                              f'key] (got {values.dtype} of shape {values.shape})')
-        _check_finite(name, values)
-        if _may_be_edges(values):
+        rows, columns = values.shape[-2:]
+        if (values.ndim == 2 and values.dtype.kind in 'iu' and bool((values > 1).any())
+                and (2 in (rows, columns) or columns == 3 != rows)):
             raise ValueError(f'{name} may be a list of edges or an adjacency array (got '
                              f'{values.dtype} of shape {values.shape}); save edges [2, num_edges] '
                              f'as the array edge_index of an .npz file, or weights as float')
-        check_num_tokens(max(values.shape))
-        has_weights |= _are_weights(values)
-        for segment in values if values.ndim == 3 else values[None]:
-            segments.append(BipartiteGraph.from_mask(torch.from_numpy(segment != 0)))
-            matrices += [sp.csr_array(segment)] if keeps_weights else []
-    if not segments:
-        raise ValueError("the file contains no arrays")
-    title = ('adjacency array' if len(segments) == 1
-             else f'{len(segments):,} adjacency arrays, together')
-    graph = BipartiteGraph.batch(segments)
-    said = _said_of_matrix(title, graph, has_weights, keeps_weights)
-    return GraphFile(graph, None, has_weights, said, tuple(matrices) if keeps_weights else None)
+        segments += map(sp.csr_array, values if values.ndim == 3 else values[None])
+    return 'adjacency array', segments
 
 
-def _may_be_edges(values: np.ndarray) -> bool:
-    """Return whether integers may be pairs of nodes, with or without a weight, rather than the
-    entries of an adjacency array."""
-    rows, columns = values.shape[-2:]
-    has_ends = 2 in (rows, columns) or columns == 3 != rows
-    return values.ndim == 2 and values.dtype.kind in 'iu' and has_ends and bool((values > 1).any())
+def _read_matrix_market(path: Path) -> _Matrices:
+    content = read_bytes(path, max_bytes=_MAX_GRAPH)
+    rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
+    _check_declared(max(rows, columns, entries), 'nodes or entries', len(content))
+    return 'Matrix Market', [sp.csr_array(scipy.io.mmread(BytesIO(content), spmatrix=False))]
 
 
-def _said_of_matrix(title: str, graph: BipartiteGraph, has_weights: bool,
-                    keeps_weights: bool) -> str:
-    return (f'{title}: {_sizes(graph, graph.num_edges)}; directed, rows are queries and columns '
-            f'keys, {_of_weights(has_weights, keeps_weights)}')
+def _check_declared(count: int, what: str, num_bytes: int) -> None:
+    if count > 2**20 + 64 * num_bytes:
+        raise ValueError(f'the file declares {count:,} {what}, more than its bytes can hold; check '
+                         f'that the file is complete')
 
 
 def _check_finite(name: str, values: np.ndarray) -> None:
@@ -474,81 +411,103 @@ def _check_finite(name: str, values: np.ndarray) -> None:
                          'an additive mask, pass mask == 0')
 
 
-def _are_weights(values: np.ndarray) -> bool:
-    return bool(((values != 0) & (values != 1)).any())
+# Formats of networkx and Pajek #######################################################
 
 
-# Formats of networkx #################################################################
-
-
-def _read_graphml(path: Path) -> nx.Graph:
+def _read_xml(path: Path) -> ListedGraph:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     if len(re.findall(rb'<(?:\w+:)?graph[\s/>]', content)) > 1:
         raise ValueError("the file must contain one graph without grouped nodes (got several "
                          "graphs or grouped nodes); keep one graph and ungroup its nodes")
-    return nx.read_graphml(BytesIO(content))
+    is_gexf = re.search(rb'<(\w+:)?gexf\b', content) is not None
+    return of_networkx((nx.read_gexf if is_gexf else nx.read_graphml)(BytesIO(content)))
 
 
-def _read_gexf(path: Path) -> nx.Graph:
-    return nx.read_gexf(BytesIO(read_bytes(path, max_bytes=_MAX_GRAPH)))
-
-
-def _read_gml(path: Path) -> nx.Graph:
+def _read_gml(path: Path) -> ListedGraph:
     text = plain_numbers(read_text(path, max_bytes=_MAX_GRAPH))
     text = re.sub(r'\bgraph\s*\[', r'\g<0> multigraph 1 ', text, count=1)  # edges may repeat
-    return nx.parse_gml(text.splitlines(), label='id')
+    return of_networkx(nx.parse_gml(text.splitlines(), label='id'))
 
 
-def _read_graph6(path: Path) -> nx.Graph:
-    return _one_graph(path, nx.from_graph6_bytes)
-
-
-def _read_sparse6(path: Path) -> nx.Graph:
-    return _one_graph(path, nx.from_sparse6_bytes)
-
-
-def _one_graph(path: Path, parse: Callable[[bytes], nx.Graph]) -> nx.Graph:
+def _read_graph6(path: Path) -> ListedGraph:
     lines = read_bytes(path).split()
     if len(lines) != 1:
         raise ValueError(f"the file must contain one graph, on one line (got {len(lines)} graphs); "
                          f"keep only one line")
-    return parse(lines[0])
+    digits = re.sub(rb'^(>>\w+<<)?:?', b'', lines[0])
+    _check_declared(data_to_n([digit - 63 for digit in digits[:8]])[0], 'nodes', len(lines[0]))
+    is_sparse = lines[0].startswith((b'>>sparse6<<', b':'))
+    return of_networkx((nx.from_sparse6_bytes if is_sparse else nx.from_graph6_bytes)(lines[0]))
 
 
-def _networkx(read: Callable[[Path], nx.Graph]) -> Callable[[Path], ListedGraph]:
-    return lambda path: _of_networkx(read(path))
+def _read_adjlist(path: Path, parse: Callable[..., nx.Graph] = nx.parse_adjlist) -> ListedGraph:
+    left_out = Counter()
+
+    def data_lines() -> Iterator[str]:
+        for _, line in read_lines(path):
+            if is_comment_line(line):
+                left_out['comment line{}'] += 1
+            elif line.strip(BLANKS):
+                yield plain_numbers(line.strip(BLANKS))
+
+    # networkx would cut names at a '#' if it were a comment mark
+    graph = parse(data_lines(), comments='\0', create_using=nx.DiGraph)
+    return replace(of_networkx(graph), is_directed=False, may_be_directed=True,
+                   is_listed_at_nodes=True, left_out=counted(left_out['comment line{}'],
+                                                             'comment line{}'))
 
 
-def _undirected(read: Callable[[Path], nx.DiGraph]) -> Callable[[Path], ListedGraph]:
-    return lambda path: replace(_of_networkx(read(path)), is_directed=False)
+def _read_pajek(path: Path) -> ListedGraph:
+    # networkx reads arcs after edges as edges, lists of neighbours as weights, and merges names
+    section, title, names, edges, weights, parts, has_arcs = '', '', [], [], [], None, False
+    left_out = Counter()
+    for number, line in read_lines(path):
+        cells = [quoted or plain for quoted, plain in _PAJEK_CELL.findall(line)]
+        try:
+            if is_comment_line(line):
+                left_out['comment line{}'] += 1
+            elif not cells or cells[0].lower() == '*network':
+                title = f'network {" ".join(cells[1:])!r}' if cells else title
+            elif cells[0].startswith('*'):
+                section = cells[0].lower()
+                if section not in ('*arcs', '*edges') if names else section != '*vertices':
+                    raise ValueError('expected *Vertices once, and then *Arcs or *Edges; other '
+                                     'sections of Pajek are not supported')
+                has_arcs |= section == '*arcs'
+                if not names:
+                    _check_declared(int(cells[1]), 'nodes', path.stat().st_size)
+                    names = [str(node + 1) for node in range(int(cells[1]))]
+                    if len(cells) > 2:
+                        parts = (np.arange(len(names)) >= int(cells[2])).astype(int)
+            elif section == '*vertices':
+                names[_pajek_node(cells[0], len(names))] = cells[min(1, len(cells) - 1)]
+                left_out['node{} with coordinates or other words'] += len(cells) > 2
+            else:
+                edge = [_pajek_node(cell, len(names)) for cell in cells[:2]]
+                ends = [edge, edge[::-1]] if section == '*edges' and edge[0] != edge[1] else [edge]
+                edges += ends
+                weights += [weight_of(cells[2]) if len(cells) > 2 else 1.] * len(ends)
+                left_out['edge{} with words after the weight'] += len(cells) > 3
+        except (ValueError, IndexError) as error:
+            raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
+    if not section:
+        raise ValueError("expected a line '*Vertices' before the edges")
+    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    # without arcs, both directions of each edge are there, and the graph is undirected
+    kept = np.full(len(ends), True) if has_arcs else ends[:, 0] <= ends[:, 1]
+    told = [text for what, count in left_out.items() for text in counted(count, what)]
+    return ListedGraph(names, ends[kept], has_arcs, np.array(weights)[kept], parts, title, told)
 
 
-def _of_networkx(graph: nx.Graph) -> ListedGraph:
-    check_num_tokens(len(graph))
-    position = {node: place for place, node in enumerate(graph)}
-    edges = as_edges([(position[source], position[target]) for source, target in graph.edges()])
-    weights = [weight_of(weight) for *_, weight in graph.edges.data('weight', default=1)]
-    parts = [str(part) for _, part in graph.nodes(data='bipartite')]
-    labels = [str(node if label in (None, '') else label)
-              for node, label in graph.nodes(data='label')]
-    others = dict.fromkeys(
-        name for view in (graph.nodes, graph.edges) for *_, attributes in view(data=True)
-        for name in attributes if name not in _READ_ATTRIBUTES)
-    return ListedGraph(labels, edges, graph.is_directed(), np.array(weights),
-                       np.array(list(map(int, parts))) if set(parts) == {'0', '1'} else None,
-                       left_out=[f'attributes {", ".join(others)}'] if others else [])
+def _pajek_node(cell: str, count: int) -> int:
+    if not cell.isdecimal() or not 0 < int(cell) <= count:
+        raise ValueError(f'expected the number of a node, from 1 to {count:,} (got {cell[:20]})')
+    return int(cell) - 1
 
 
-_READ_ATTRIBUTES = 'weight', 'label', 'bipartite', 'id'
-_MAX_GRAPH = 2**28  # maximum bytes of a file that is read as a whole
-_LISTED_AT_NODES = 'adjlist', 'multiline_adjlist'  # an edge may be listed at both of its nodes
-_SAY_NO_DIRECTION = 'edges', 'npz', *_LISTED_AT_NODES
-_MATRICES: dict[str, Callable[[Path, bool], GraphFile]] = {
-    'npz': _read_npz, 'npy': _read_npy, 'matrix_market': _read_matrix_market}
-_LISTS: dict[str, Callable[[Path], ListedGraph]] = {
-    'adjlist': _undirected(read_adjlist),
-    'multiline_adjlist': _undirected(read_multiline_adjlist),
-    'graphml': _networkx(_read_graphml), 'gml': _networkx(_read_gml),
-    'gexf': _networkx(_read_gexf), 'graph6': _networkx(_read_graph6),
-    'sparse6': _networkx(_read_sparse6), 'pajek': read_pajek, 'metis': read_metis,
-    'dimacs': read_dimacs, 'konect': read_konect}
+READERS: dict[Format, Callable[[Path], ListedGraph | _Matrices]] = {
+    'npz': _read_npz, 'npy': _read_npy, 'matrix_market': _read_matrix_market,
+    'adjlist': _read_adjlist,
+    'multiline_adjlist': partial(_read_adjlist, parse=nx.parse_multiline_adjlist),
+    'graphml': _read_xml, 'gexf': _read_xml, 'gml': _read_gml, 'graph6': _read_graph6,
+    'sparse6': _read_graph6, 'pajek': _read_pajek}

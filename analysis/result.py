@@ -20,8 +20,7 @@ _MAX_TOKENS = 3  # in a text
 
 
 def token_numbers(**options: object) -> np.ndarray | None:
-    """Return a dataclass field for an array of token indices. A result that is shown with names of
-    tokens replaces these indices by the names."""
+    """Return a dataclass field for an array of token indices."""
     return field(metadata={_OF_TOKENS: True}, **options)
 
 
@@ -48,8 +47,7 @@ def _some(tokens: Sequence[int], names: Sequence[str] | None) -> str:
 
 
 def token_values(**options: object) -> np.ndarray | None:
-    """Return a dataclass field for an array with a value of each token. A result that is shown with
-    names of tokens lists these names too."""
+    """Return a dataclass field for an array with a value of each token."""
     return field(metadata={_BY_TOKEN: True}, **options)
 
 
@@ -59,11 +57,7 @@ class Result:
     converts to a dict."""
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, object]:
-        """Return all fields as a dict of JSON types; non-finite values become ``None``.
-
-        Args:
-            names: The names of the tokens, which replace their indices.
-        """
+        """Return all fields as a dict of JSON types; non-finite values become ``None``."""
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         has_values = any(_BY_TOKEN in field.metadata and getattr(self, field.name) is not None
                          for field in fields(self))
@@ -71,8 +65,6 @@ class Result:
             {'names': list(names)} if names and has_values else {})
 
     def tokens(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """Return the fields that list tokens, with the names of the tokens in place of their
-        indices."""
         values = {field.name: getattr(self, field.name) for field in fields(self)
                   if _OF_TOKENS in field.metadata}
         return {field: [names[token] for token in tokens] for field, tokens in values.items()
@@ -111,20 +103,7 @@ Results = dict[str, list[Result]]
 
 
 def table(results: Results) -> str:
-    """Return the scalars of results as a text table, with at most 50 results per label.
-
-    Example:
-        >>> from analysis.expander import expander
-        >>> from graphattn import BipartiteGraph
-        >>> from graphattn.patterns import Full, SlidingWindow
-        >>> batch = BipartiteGraph.batch([SlidingWindow(1).build(9), Full().build(6)])
-        >>> for row in table({'batch': list(map(expander, batch.unbatch()))}).splitlines()[:4]:
-        ...     print(row[:32].rstrip())
-        batch  num nodes  symmetrization
-        0      9          not needed
-        1      6          not needed
-        all    7.5 ± 2.1  not needed
-    """
+    """Return the scalars of results as a text table, with at most 50 results per label."""
     rows = table_rows(results)
     if len(rows) > _MAX_ROWS + 2 and len(results) == 1:
         left_out = [f'... {len(rows) - 2} in all', *[''] * (len(rows[0]) - 1)]
@@ -133,11 +112,8 @@ def table(results: Results) -> str:
 
 
 def table_rows(results: Results) -> list[list[str]]:
-    """Return results as the rows of a table, each a list of cells, with a header as the first row.
-
-    A single label with several results has a row for each result, and a last row for all. Several
-    labels have a column each. Several results are summarised by mean ± standard deviation.
-    """
+    """Return results as the rows of a table, each a list of cells, with a header as the first
+    row."""
     names = scalar_names(results)
     titles = [name.replace('_', ' ') for name in names]
     (label, samples), *others = results.items()
@@ -158,8 +134,6 @@ def scalar_names(results: Results) -> list[str]:
 
 
 def cell(value: object) -> str:
-    """Format a value for a table: floats with six digits, bools as yes or no, ``-`` for
-    ``None``."""
     if value is None:
         return '-'
     if isinstance(value, bool | np.bool_):
@@ -170,15 +144,13 @@ def cell(value: object) -> str:
 
 
 def aligned(rows: list[list[str]]) -> str:
-    """Return rows of cells as text, a line per row, with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return '\n'.join('  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip()
                      for row in rows)
 
 
 def _stacked(rows: list[list[str]]) -> list[list[list[str]]]:
-    """Split a wide table into tables that fit the width of a terminal. Each of the returned tables
-    begins with the first column."""
+    """Split a wide table into tables that fit the width of a terminal."""
     widths = [2 + max(map(len, column)) for column in zip(*rows)]
     if sum(widths) <= _WIDTH or rows[0][0] == '':
         return [rows]

@@ -26,27 +26,7 @@ def sampled_graphs(
     checkpoint: str | Path, example: int = 0, samples: int = 8, seed: int = 0,
     trust: Iterable[str] = (),
 ) -> dict[str, list[BipartiteGraph]]:
-    """Return the graphs along which a trained model attends, for one example of its test set.
-
-    Args:
-        checkpoint: A checkpoint of ``experiments.train`` in the folder of its run, where a
-            config.yaml names the model and the data. If ``checkpoint`` is the folder of a run, its
-            last checkpoint is read.
-        example (int): Index of a sequence in the test set.
-        samples (int): Number of graphs per head.
-        seed (int): Seed of the draws.
-        trust (iterable of str): Packages whose classes the config.yaml may name, besides graphattn,
-            experiments and torch.nn.
-
-    Returns:
-        A dict from labels such as ``'layer 0, head 1'`` to ``samples`` graphs. If the heads of a
-        layer share a graph, the label is ``'layer 0'``. If all samples are equal, as for most
-        patterns, the list has one graph.
-
-    Raises:
-        ValueError: The checkpoint cannot be read, its model attends along no edges, or the test set
-            has no such example.
-    """
+    """Return the graphs along which a trained model attends, for one example of its test set."""
     model, data = _load_run(Path(checkpoint), trust)
     tokens, = _examples(data, example, 1)
     sequences = torch.arange(samples + 1) * tokens.numel()
@@ -73,24 +53,7 @@ def attention_matrices(
     checkpoint: str | Path, example: int = 0, samples: int = 8, seed: int = 0,
     trust: Iterable[str] = (),
 ) -> dict[str, list[sp.csr_array]]:
-    """Return the attention weights of each head of a trained model, in evaluation mode.
-
-    Args:
-        checkpoint: See :func:`sampled_graphs`.
-        example (int): Index of the first sequence of the test set.
-        samples (int): Number of sequences. At the end of the test set, fewer are used.
-        seed (int): Seed of the sampled graphs; each sequence and head has its own graph.
-        trust (iterable of str): See :func:`sampled_graphs`.
-
-    Returns:
-        A dict from labels such as ``'layer 0, head 1'`` to a float64 array ``[query, key]`` for
-        each sequence. A row contains the weights of one hop. It sums to 1, or to 0 if the query has
-        no keys.
-
-    Raises:
-        ValueError: The checkpoint cannot be read, its model has no graph attention, or the test set
-            has no such example.
-    """
+    """Return the attention weights of each head of a trained model, in evaluation mode."""
     model, data = _load_run(Path(checkpoint), trust)
     examples = _examples(data, example, samples)
     ptr = torch.tensor([0, *map(len, examples)]).cumsum(0)
@@ -104,18 +67,7 @@ def attention_matrices(
 @torch.no_grad()
 def attention_of(model: nn.Module, tokens: Tensor, ptr: Tensor,
                  generator: torch.Generator | None = None) -> dict[str, list[sp.csr_array]]:
-    """Return the attention weights of each head of a model on each sequence of a batch.
-
-    Args:
-        model: A model of :mod:`graphattn.models` in evaluation mode.
-        tokens: Tokens of all sequences, ``[num_tokens]``.
-        ptr: Where each sequence begins, int64 ``[num_sequences + 1]``.
-        generator: The random generator for sources that draw edges.
-
-    Returns:
-        A dict as :func:`attention_matrices` returns it, or an empty dict if the model has no graph
-        attention.
-    """
+    """Return the attention weights of each head of a model on each sequence of a batch."""
     found: list[list[list[sp.csr_array]]] = []
     hooks = [layer.register_forward_hook(
         lambda layer, given, options, out: found.append(_weights(layer, given, options, out[1])),
@@ -132,16 +84,7 @@ def attention_of(model: nn.Module, tokens: Tensor, ptr: Tensor,
 def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[str, object],
              graph: BipartiteGraph | PairMask) -> list[list[sp.csr_array]]:
     """Compute the attention weights of each head on each sequence, along a graph that the layer
-    returned.
-
-    The result is a list for each head, with a sparse array ``[query, key]`` for each sequence.
-
-    Args:
-        layer: The layer.
-        given: The tokens ``[num_tokens, channels]`` and ``ptr`` with which the layer was called.
-        options: The keyword arguments of that call.
-        graph: The graph, or the soft mask, that the layer returned.
-    """
+    returned."""
     x, ptr = given
     bias = None
     if isinstance(graph, PairMask):

@@ -25,6 +25,7 @@ from importlib.util import find_spec, module_from_spec
 from io import TextIOWrapper
 from pathlib import Path
 
+from analysis.commands import COMMANDS as QUESTIONS
 from experiments.quick_help import without_libraries
 from experiments.signals import exit_on
 
@@ -78,6 +79,8 @@ def _dispatch(name: str, *rest: str) -> None:
         _run_one_of(name, *rest)
     elif name == 'completion':
         _print_completion(*rest)
+    elif name in QUESTIONS:
+        _run('analysis', f'graphattn {name}', [name, *rest])
     elif name in _modules():
         _run(_modules()[name], f'graphattn {name}', rest)
     else:
@@ -138,10 +141,9 @@ def information() -> str:
 def _modules() -> dict[str, str]:
     """Return the commands that are modules, as a dict from the command to the name of the
     module."""
-    questions = sorted(path.parent.name for path in (ROOT / 'analysis').glob('*/__main__.py'))
     return {'predict': 'experiments.predict', 'sparsify': 'experiments.sparsify',
             'atlas': 'experiments.benchmarks.atlas',
-            **{name: f'analysis.{name}' for name in questions},
+            **{name: f'analysis.{name}' for name in QUESTIONS},
             'compile': 'experiments.compile'}
 
 

@@ -38,17 +38,14 @@ def check_edge_index(edge_index: Tensor) -> None:
                         f"call BipartiteGraph.from_data(data) for a PyG Data")
     check_integers('edge_index', edge_index)
     check_has_numbers('edge_index', edge_index)
-    if edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise ValueError(f"'edge_index' must have shape [2, num_edges], with keys in row 0 and "
-                         f"queries in row 1 (got shape {tuple(edge_index.shape)})")
+    check_shape('edge_index', edge_index, (2, 'num_edges'),
+                ', with keys in row 0 and queries in row 1')
 
 
 def check_integers(name: str, tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"'{name}' must be an int64 Tensor (got {type(tensor).__name__})")
-    if tensor.dtype != torch.long:
-        raise TypeError(f"'{name}' must be an int64 Tensor (got {tensor.dtype}); pass "
-                        f"{name}.long()")
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.long:
+        hint = f'; pass {name}.long()' if isinstance(tensor, Tensor) else ''
+        raise TypeError(f"'{name}' must be an int64 Tensor (got {_kind(tensor)}){hint}")
     check_strided(name, tensor)
 
 
@@ -145,11 +142,34 @@ def check_floating(**tensors: Tensor) -> None:
                 and tensor.layout == torch.strided and not tensor.is_nested):
             continue  # at once, because every call of every layer runs this check several times
         if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
-            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            is_data = hasattr(tensor, 'stores')  # PyG's Data and similar classes
+            hint = '; pass data.x' if hasattr(tensor, 'stores') else ''  # PyG's Data and its kin
             raise TypeError(f"'{name}' must be a Tensor of float16, bfloat16, float32 or float64 "
-                            f"(got {kind}){'; pass data.x' if is_data else ''}")
+                            f"(got {_kind(tensor)}){hint}")
         check_strided(name, tensor)
+
+
+def _kind(value: object) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
+def check_on(name: str, tensor: Tensor, device: torch.device, of: str) -> None:
+    if tensor.device != device:
+        raise ValueError(f"'{name}' must be on {device}, the device of {of} (got {tensor.device}); "
+                         f"pass {name}.to('{device}')")
+
+
+def check_dtype(name: str, tensor: Tensor, dtype: torch.dtype, of: str) -> None:
+    if tensor.dtype != dtype:
+        raise TypeError(f"'{name}' must have the dtype of {of}, {dtype} (got {tensor.dtype}); pass "
+                        f"{name}.to({dtype})")
+
+
+def check_shape(name: str, tensor: Tensor, shape: tuple[int | str, ...], why: str = '') -> None:
+    """Raise an error unless ``tensor`` has the ``shape``, whose names stand for any size."""
+    if tensor.dim() != len(shape) or any(
+            size != own for size, own in zip(shape, tensor.shape) if not isinstance(size, str)):
+        raise ValueError(f"'{name}' must have shape [{', '.join(map(str, shape))}]{why} (got shape "
+                         f"{tuple(tensor.shape)})")
 
 
 def is_float(dtype: torch.dtype) -> bool:
@@ -178,9 +198,7 @@ def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') 
     """Raise an error unless ``x`` is a floating Tensor ``[num_tokens, channels]`` with the device
     and dtype of ``layer``."""
     check_floating(**{name: x})
-    if x.dim() != 2 or x.size(1) != channels:
-        raise ValueError(f"'{name}' must have shape [num_tokens, {channels}] (got shape "
-                         f"{tuple(x.shape)})")
+    check_shape(name, x, ('num_tokens', channels))
     check_place(name, x, layer)
 
 
@@ -188,31 +206,21 @@ def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
     """Raise an error unless ``x`` has the device and dtype of ``layer.weight``."""
     weight = getattr(layer, 'weight', None)
     # missing or not floating in a quantised layer
-    if not isinstance(weight, Tensor) or weight.dtype not in _FLOATS:
-        return
-    if x.device != weight.device:
-        raise ValueError(f"'{name}' must be on {weight.device}, the device of the layer (got "
-                         f"{x.device}); pass {name}.to('{weight.device}')")
-    if x.dtype != weight.dtype:
+    if isinstance(weight, Tensor) and weight.dtype in _FLOATS:
+        check_on(name, x, weight.device, 'the layer')
         check_layer_dtype(name, x, weight)
 
 
 def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    """Raise an error unless ``x`` has the dtype of ``weight``, or autocast casts both."""
-    if x.dtype != weight.dtype and not is_autocast(x):
-        raise TypeError(f"'{name}' must have the dtype of the layer, {weight.dtype} (got "
-                        f"{x.dtype}); pass {name}.to({weight.dtype})")
+    if x.dtype != weight.dtype and not is_autocast(x):  # which casts both
+        check_dtype(name, x, weight.dtype, 'the layer')
 
 
 def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> None:
     check_integers(name, ids)
-    if ids.dim() != 1:
-        raise ValueError(f"'{name}' must have shape [num_tokens], without a batch dimension (got "
-                         f"shape {tuple(ids.shape)}); pass {name}.flatten(), and the first token "
-                         f"of each sequence as 'ptr'")
-    if ids.device != device:
-        raise ValueError(f"'{name}' must be on {device}, the device of the model (got "
-                         f"{ids.device}); pass {name}.to('{device}')")
+    check_shape(name, ids, ('num_tokens',), f", without a batch; pass {name}.flatten(), and the "
+                                            f"first token of each sequence as 'ptr'")
+    check_on(name, ids, device, 'the model')
     if ids.numel() == 0 or is_traced(ids):
         return
     lowest, highest = torch.stack(ids.aminmax()).tolist()  # one synchronisation
@@ -223,13 +231,10 @@ def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> Non
 
 def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
     if not isinstance(values, Tensor) or values.is_complex():
-        kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
-        raise TypeError(f"'{name}' must be a Tensor of real numbers (got {kind})")
+        raise TypeError(f"'{name}' must be a Tensor of real numbers (got {_kind(values)})")
     check_strided(name, values)
     check_has_numbers(name, values)
-    if values.shape != (num_edges,):
-        raise ValueError(f"'{name}' must have shape [{num_edges}], one value for each edge (got "
-                         f"shape {tuple(values.shape)})")
+    check_shape(name, values, (num_edges,), ', one value for each edge')
 
 
 def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
@@ -248,12 +253,8 @@ def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
 
 def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> None:
     check_floating(edge_prob=edge_prob)
-    if edge_prob.shape != (num_edges,):
-        raise ValueError(f"'edge_prob' must have shape [{num_edges}], one probability for each "
-                         f"edge (got shape {tuple(edge_prob.shape)})")
-    if edge_prob.device != device:
-        raise ValueError(f"'edge_prob' must be on {device}, the device of the edges (got "
-                         f"{edge_prob.device}); pass edge_prob.to('{device}')")
+    check_shape('edge_prob', edge_prob, (num_edges,), ', one probability for each edge')
+    check_on('edge_prob', edge_prob, device, 'the edges')
     if is_traced(edge_prob) or num_edges == 0:
         return
     lowest, highest = torch.stack(edge_prob.detach().aminmax()).tolist()
@@ -268,9 +269,7 @@ def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
     is_plain = isinstance(ptr, Tensor) and ptr.dtype == torch.long and not ptr.is_nested
     if not is_plain or ptr.layout != torch.strided:
         check_integers(name, ptr)
-    if ptr.device != device:
-        raise ValueError(f"'{name}' must be on {device}, the device of the nodes (got "
-                         f"{ptr.device}); pass {name}.to('{device}')")
+    check_on(name, ptr, device, 'the nodes')
     if ptr.dim() != 1 or ptr.numel() == 0:
         raise ValueError(f"'{name}' must have shape [num_segments + 1] with 0 as the first entry "
                          f"(got shape {tuple(ptr.shape)})")
@@ -313,9 +312,7 @@ def check_order(name: str, order: Tensor, ptr: Tensor) -> None:
     """Raise an error unless ``order`` permutes the nodes inside each segment."""
     check_integers(name, order)
     check_has_numbers(name, order)
-    if order.device != ptr.device:
-        raise ValueError(f"'{name}' must be on {ptr.device}, the device of the graph (got "
-                         f"{order.device}); pass {name}.to('{ptr.device}')")
+    check_on(name, order, ptr.device, 'the graph')
     segment = torch.repeat_interleave(ptr.diff())
     node = torch.arange(segment.numel(), device=ptr.device)
     if order.shape != node.shape or not torch.equal(order.sort().values, node):

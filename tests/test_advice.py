@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn import BipartiteGraph, functional
+from graphattn._explained import parameters_of
 from graphattn.layers import (
     EdgeAttention,
     EncoderLayer,
@@ -114,7 +115,8 @@ def options_of(entry: Callable | str) -> set[str]:
     if isinstance(entry, str):
         pytest.importorskip('transformers')
         from graphattn.hugging_face import attach as entry
-    return set(inspect.signature(entry).parameters)
+    named = parameters_of(entry) if inspect.isclass(entry) else None
+    return set(named or inspect.signature(entry).parameters)
 
 
 @pytest.mark.parametrize('backend', ['auto', 'numba', 'sdpa'])

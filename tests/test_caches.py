@@ -97,7 +97,7 @@ CACHES = {
     # One call's own
     'graphattn/graphs/pair_mask.py': Cache('the object, which lives for one call', ''),
     'graphattn/placement/padded.py': Cache('the object, which lives for one call', ''),
-    'analysis/spectrum/laplacian.py': Cache('the object, whose matrix nothing changes', ''),
+    'analysis/spectrum.py': Cache('the object, whose matrix nothing changes', ''),
     # Files
     'experiments/data/text/tokenizer.py _tell_once': Cache('the line: each is told once', ''),
     'experiments/data/block_model_graphs.py cached_arrays': Cache(

@@ -70,7 +70,7 @@ MAY_IMPORT = {
     'experiments.quick_help': set(),
     'experiments.completion': set(),
     'experiments.cli': {'ops', 'graphattn', 'utils', 'experiments.quick_help',
-                        'experiments.completion', 'experiments.signals'},
+                        'experiments.completion', 'experiments.signals', 'analysis'},
     'experiments.baselines': ALL,
     'experiments.papers': ALL | TRAINING | {'experiments.train', 'experiments.predict',
                                             'experiments.baselines', 'experiments.benchmarks',

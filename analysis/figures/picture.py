@@ -20,13 +20,11 @@ class Row(Result):
     """A value or a statement in a paper, next to the value that this package computes."""
 
     quantity: str
-    printed: Value
-    """The paper's value; ``None`` if the paper prints none."""
-    computed: Value
-    """Our value with the paper's stated settings."""
+    printed: Value  #: The paper's value; ``None`` if the paper prints none.
+    computed: Value  #: Our value with the paper's stated settings.
+    #: Our value with other settings that come closer to the paper; a remark names the settings.
+    #: ``None`` if there are none.
     fitted: Value = None
-    """Our value with other settings that come closer to the paper; a remark names the settings.
-    ``None`` if there are none."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,8 @@ class Picture:
 
     title: str
     rows: tuple[Row, ...]
+    #: Deviations from the paper with the reasons, and settings that the paper does not state.
     remarks: tuple[str, ...]
-    """Deviations from the paper with the reasons, and settings that the paper does not state."""
     figure: Figure
 
     def to_dict(self) -> dict[str, object]:
@@ -67,7 +65,6 @@ def draw_mask(axes: Axes, graph: BipartiteGraph, title: str) -> None:
 
 
 def draw_grid(axes: Axes, n: int) -> None:
-    """Draw thin lines between the cells of a mask of n tokens."""
     between = np.arange(n - 1) + 0.5
     axes.hlines(between, -0.5, n - 0.5, color='0.85', linewidth=0.5)
     axes.vlines(between, -0.5, n - 0.5, color='0.85', linewidth=0.5)

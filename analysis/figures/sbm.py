@@ -22,23 +22,7 @@ _TRAINED_CLUSTERS = 128  # of the paper's models
 
 
 def sbm_3(seed: int = 0) -> Picture:
-    r"""Draw nodes and clusters in the plane, and the probability of each edge that results.
-
-    The probabilities follow Eq. 5 to 7 without the MLP, because the MLP can move a node anywhere:
-
-    .. math::
-        \hat S = \operatorname{softmax}(C C^\top), \quad
-        \hat Q = \operatorname{sigmoid}(X_q C^\top), \quad
-        \hat K = \operatorname{sigmoid}(X_k C^\top), \quad p = \hat Q \hat S \hat K^\top
-
-    Args:
-        seed (int): Seed of the nodes' offsets from their given positions.
-
-    Returns:
-        Picture.
-
-    Source: SBM-Transformer, Figure 3 and Sec. 4.1.
-    """
+    """Draw nodes and clusters in the plane, and the probability of each edge that results."""
     generator = torch.Generator().manual_seed(seed)
     angle = 2 * math.pi * torch.arange(_CLUSTERS) / _CLUSTERS
     spread = 4. * torch.stack([angle.cos(), angle.sin()], dim=1)
@@ -124,16 +108,7 @@ def _draw_planes(cases: dict[str, tuple[Tensor, Tensor, Tensor]],
 
 def sbm_6(seed: int = 0) -> Picture:
     """Draw the three patterns of Lemma 2 at n = 16 and k = 4, and count the layers until every
-    token reaches every other.
-
-    Args:
-        seed (int): Seed of the search for a Hamiltonian path.
-
-    Returns:
-        Picture.
-
-    Source: SBM-Transformer, App. A, Lemma 2 and Figure 6.
-    """
+    token reaches every other."""
     n, clusters = 16, 4
     graphs = [pattern.build(n) for pattern in lemma_2(clusters)]
     printed_order = universality(graphs, seed=seed)
@@ -183,8 +158,7 @@ def _draw_lemma(graphs: list[BipartiteGraph], clusters: int, printed_order: Univ
 
 
 def _draw_clusters(axes: Axes, graph: BipartiteGraph, clusters: int) -> None:
-    """Draw the edges of a graph, each in the colour of its cluster. Added self-loops are grey.
-    ``clusters`` is the number of clusters."""
+    """Draw the edges of a graph, each in the colour of its cluster."""
     n, only_one = graph.num_queries, is_rectangle(graph)
     mask = graph.to_mask().numpy()
     query, key = np.nonzero(mask)

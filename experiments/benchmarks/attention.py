@@ -146,6 +146,4 @@ def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
 
 
 if __name__ == '__main__':
-    from experiments.benchmarks import scaling, windows
-
-    run_benchmark(main, scaling=scaling.main, windows=windows.main)
+    run_benchmark(main, modes=('scaling', 'windows'))

@@ -232,6 +232,4 @@ def _layer(source: PatternSource | BlockModelSource, **options: float) -> GraphA
 
 
 if __name__ == '__main__':
-    from experiments.benchmarks import decoding
-
-    run_benchmark(main, decoding=decoding.main)
+    run_benchmark(main, modes=('decoding',))

@@ -170,6 +170,4 @@ def draw(rows: list[dict], setting: Setting, out: Path) -> None:
 
 
 if __name__ == '__main__':
-    from experiments.benchmarks import long_encoder
-
-    run_benchmark(main, long_encoder=long_encoder.main)
+    run_benchmark(main, modes=('long_encoder',))

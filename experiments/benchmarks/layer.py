@@ -271,6 +271,4 @@ class DenseBernoulli(torch.autograd.Function):
 
 
 if __name__ == '__main__':
-    from experiments.benchmarks import length, sampler
-
-    run_benchmark(main, length=length.main, sampler=sampler.main)
+    run_benchmark(main, modes=('length', 'sampler'))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from multiprocessing import active_children, get_context, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -45,11 +46,11 @@ Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
 
 
 def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None,
-                  **modes: Callable[..., None]) -> None:
-    """Run ``main``, or the mode that the first argument names, with the options that follow."""
+                  modes: Sequence[str] = ()) -> None:
+    """Run ``main``, or that of the module that the first argument names, with the other options."""
     words = sys.argv[1:] if arguments is None else arguments
     if words and words[0] in modes:
-        main = modes[words.pop(0)]
+        main = import_module(f'{__package__}.{words.pop(0)}').main
         if arguments is None:
             sys.argv[1:] = words  # from which importing takes the user's modules
     parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False,

@@ -148,6 +148,4 @@ def peak_of_step(setting: Setting, name: str) -> int:
 
 
 if __name__ == '__main__':
-    from experiments.benchmarks import gps
-
-    run_benchmark(main, gps=gps.main)
+    run_benchmark(main, modes=('gps',))

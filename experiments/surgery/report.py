@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from analysis.certificate import certificate, graphs_of_heads
-from analysis.report.page import page
-from analysis.report.sections import Section
+from analysis.report import Section, page
 from analysis.result import Result
 from experiments.surgery.losses import logits_of
 from graphattn.hugging_face import Fit

@@ -9,10 +9,13 @@ from torch import Tensor
 
 from graphattn._checks import (
     check_dropout,
+    check_dtype,
     check_floating,
     check_has_numbers,
     check_number,
+    check_on,
     check_ptr,
+    check_shape,
 )
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import MaskedPairs, PairMask
@@ -32,28 +35,44 @@ def check_arguments(
     # each [num_edges, heads or 1] or None; num_keys differs from the graph's if a placement fetches
     # keys later
     _check_graph(graph)
-    device, num_keys = graph.device, graph.num_keys if num_keys is None else num_keys
-    check_floating(query=query, key=key, value=value)
-    for name, tensor, nodes, num_nodes in (('query', query, 'queries', graph.num_queries),
-                                           ('key', key, 'keys', num_keys),
-                                           ('value', value, 'keys', num_keys)):
-        if tensor.dtype != query.dtype:
-            raise TypeError(f"'{name}' must have the dtype of 'query', {query.dtype} (got "
-                            f"{tensor.dtype}); pass {name}.to({query.dtype})")
-        if tensor.dim() != 3 or tensor.size(0) != num_nodes:
-            raise ValueError(f"'{name}' must have shape [{num_nodes}, heads, channels], with one "
-                             f"row for each of the {num_nodes} {nodes} of the graph (got shape "
-                             f"{tuple(tensor.shape)})")
-        if tensor.device != device:
-            raise ValueError(f"'{name}' must be on {device}, the device of the graph (got "
-                             f"{tensor.device}); pass {name}.to('{device}')")
-    if query.size(1) == 0:
-        raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
-    _check_heads(query, key, value)
+    num_keys = graph.num_keys if num_keys is None else num_keys
+    _check_nodes(query, key, value, (graph.num_queries, num_keys), graph.device, 'the graph')
     if edge_bias is edge_gate is None:
         return None, None
     return tuple(values if values is None else check_edge_values(name, values, query, graph)
                  for name, values in (('edge_bias', edge_bias), ('edge_gate', edge_gate)))
+
+
+def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs) -> None:
+    mask, ptr = pairs.mask, pairs.ptr
+    if not isinstance(mask, PairMask):
+        raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); call "
+                        f"edge_attention for a BipartiteGraph")
+    check_floating(query=query)
+    size = query.size(0) if query.dim() else 0
+    _check_nodes(query, key, value, (size, size), mask.device, 'the mask')
+    check_shape('query', query, (size, mask.heads, 'channels'), ', with the heads of the mask')
+    check_ptr('ptr', ptr, size, mask.device)
+    check_has_numbers('ptr', ptr)
+
+
+def _check_nodes(query: Tensor, key: Tensor, value: Tensor, sizes: tuple[int, int],
+                 device: torch.device, of: str) -> None:
+    check_floating(query=query, key=key, value=value)
+    num_queries, num_keys = sizes
+    for name, tensor, size in (('query', query, num_queries), ('key', key, num_keys),
+                               ('value', value, num_keys)):
+        check_dtype(name, tensor, query.dtype, "'query'")
+        check_shape(name, tensor, (size, 'heads', 'channels'))
+        check_on(name, tensor, device, of)
+    heads, channels = query.shape[1:]
+    if heads == 0:
+        raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
+    if key.size(1) == 0 or heads % key.size(1) != 0:
+        raise ValueError(f"'key' must have as many heads as 'query', {heads}, or a divisor of this "
+                         f"number (got {key.size(1)} heads)")
+    check_shape('key', key, (num_keys, key.size(1), channels), ", with the channels of 'query'")
+    check_shape('value', value, (num_keys, key.size(1), 'channels'), ", with the heads of 'key'")
 
 
 def _check_graph(graph: BipartiteGraph) -> None:
@@ -67,32 +86,15 @@ def _check_graph(graph: BipartiteGraph) -> None:
     graph.check_unchanged()
 
 
-def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
-    if key.size(1) == 0 or query.size(1) % key.size(1) != 0:
-        raise ValueError(f"'key' must have as many heads as 'query', {query.size(1)}, or a divisor "
-                         f"of this number (got {key.size(1)} heads)")
-    if value.size(1) != key.size(1):
-        raise ValueError(f"'value' must have {key.size(1)} heads, like 'key' (got {value.size(1)})")
-    if key.size(2) != query.size(2):
-        raise ValueError(f"'key' must have {query.size(2)} channels, like 'query' (got "
-                         f"{key.size(2)})")
-
-
 def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
     _check_graph(graph)
     check_square(graph)
     check_floating(value=value, alpha=alpha)
-    if value.dim() != 3 or value.size(0) != graph.num_queries:
-        raise ValueError(f"'value' must have shape [{graph.num_queries}, heads, channels], with "
-                         f"one row for each token of the graph (got shape {tuple(value.shape)})")
-    if alpha.shape != (graph.num_edges, value.size(1)):
-        raise ValueError(f"'alpha' must have shape [{graph.num_edges}, {value.size(1)}], with one "
-                         f"weight for each edge of the graph and each head of 'value' (got shape "
-                         f"{tuple(alpha.shape)})")
-    for name, tensor in (('value', value), ('alpha', alpha)):
-        if tensor.device != graph.device:
-            raise ValueError(f"'{name}' must be on {graph.device}, the device of the graph (got "
-                             f"{tensor.device}); pass {name}.to('{graph.device}')")
+    check_shape('value', value, (graph.num_queries, 'heads', 'channels'))
+    check_shape('alpha', alpha, (graph.num_edges, value.size(1)),
+                ", a weight for each edge and each head of 'value'")
+    check_on('value', value, graph.device, 'the graph')
+    check_on('alpha', alpha, graph.device, 'the graph')
 
 
 def check_square(graph: BipartiteGraph) -> None:
@@ -123,12 +125,8 @@ def check_softcap(softcap: float | None) -> None:
 def check_sink(sink: Tensor, query: Tensor) -> Tensor:
     """Check the sink ``[heads]``, and return it in at least float32."""
     check_floating(sink=sink)
-    if sink.device != query.device:
-        raise ValueError(f"'sink' must be on {query.device}, the device of 'query' (got "
-                         f"{sink.device}); pass sink.to('{query.device}')")
-    if sink.shape != (query.size(1),):
-        raise ValueError(f"'sink' must have shape [{query.size(1)}], one logit for each head of "
-                         f"'query' (got shape {tuple(sink.shape)})")
+    check_on('sink', sink, query.device, "'query'")
+    check_shape('sink', sink, (query.size(1),), ", one logit for each head of 'query'")
     return sink.to(torch.promote_types(query.dtype, torch.float))
 
 
@@ -138,29 +136,6 @@ def scale_of(query: Tensor) -> float:
     return 1 / math.sqrt(max(query.size(-1), 1))
 
 
-def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs) -> None:
-    mask, ptr = pairs.mask, pairs.ptr
-    if not isinstance(mask, PairMask):
-        raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); call "
-                        f"edge_attention for a BipartiteGraph")
-    check_floating(query=query, key=key, value=value)
-    for name, tensor in (('query', query), ('key', key), ('value', value)):
-        if tensor.dtype != query.dtype:
-            raise TypeError(f"'{name}' must have the dtype of 'query', {query.dtype} (got "
-                            f"{tensor.dtype}); pass {name}.to({query.dtype})")
-        heads = mask.heads if tensor is query else tensor.size(1)
-        if tensor.dim() != 3 or tensor.shape[:2] != (query.size(0), heads):
-            raise ValueError(f"'{name}' must have shape [{query.size(0)}, {mask.heads}, channels], "
-                             f"with the tokens of 'query' and the heads of the mask (got shape "
-                             f"{tuple(tensor.shape)})")
-        if tensor.device != mask.device:
-            raise ValueError(f"'{name}' must be on {mask.device}, the device of the mask (got "
-                             f"{tensor.device}); pass {name}.to('{mask.device}')")
-    _check_heads(query, key, value)
-    check_ptr('ptr', ptr, query.size(0), mask.device)
-    check_has_numbers('ptr', ptr)
-
-
 def check_edge_values(
     name: str, values: Tensor | None, query: Tensor, graph: BipartiteGraph,
 ) -> Tensor | None:
@@ -168,15 +143,12 @@ def check_edge_values(
     if values is None:
         return None
     check_floating(**{name: values})
-    if values.device != query.device:
-        raise ValueError(f"'{name}' must be on {query.device}, the device of 'query' (got "
-                         f"{values.device}); pass {name}.to('{query.device}')")
+    check_on(name, values, query.device, "'query'")
     if values.shape == (graph.num_edges,):
         values = values.unsqueeze(1)
-    elif values.shape != (graph.num_edges, query.size(1)):
-        raise ValueError(f"'{name}' must have shape [{graph.num_edges}] or [{graph.num_edges}, "
-                         f"{query.size(1)}], the numbers of edges and heads (got shape "
-                         f"{tuple(values.shape)})")
+    else:
+        check_shape(name, values, (graph.num_edges, query.size(1)),
+                    ', the numbers of edges and heads, or one value for each edge')
     return values.to(torch.promote_types(query.dtype, torch.float))
 
 
@@ -185,20 +157,10 @@ def check_features(query: Tensor, value: Tensor, graph: BipartiteGraph,
     edge_attr, projection = features
     check_floating(edge_attr=edge_attr, projection=projection)
     for name, tensor in (('edge_attr', edge_attr), ('projection', projection)):
-        if tensor.device != graph.device:
-            raise ValueError(f"'{name}' must be on {graph.device}, the device of the graph (got "
-                             f"{tensor.device}); pass {name}.to('{graph.device}')")
-        if tensor.dtype != query.dtype:
-            raise TypeError(f"'{name}' must have the dtype of 'query', {query.dtype} (got "
-                            f"{tensor.dtype}); pass {name}.to({query.dtype})")
-    if value.size(-1) != query.size(2):
-        raise ValueError(f"'value' must have {query.size(2)} channels, like 'query', because "
-                         f"features of edges are added to both keys and values (got "
-                         f"{value.size(-1)})")
-    if edge_attr.dim() != 2 or edge_attr.size(0) != graph.num_edges:
-        raise ValueError(f"'edge_attr' must have shape [{graph.num_edges}, size], with one row for "
-                         f"each edge of the graph (got shape {tuple(edge_attr.shape)})")
-    if projection.shape != (*query.shape[1:], edge_attr.size(1)):
-        raise ValueError(f"'projection' must have shape {[*query.shape[1:], edge_attr.size(1)]}: "
-                         f"heads, channels, and columns of 'edge_attr' (got shape "
-                         f"{tuple(projection.shape)})")
+        check_on(name, tensor, graph.device, 'the graph')
+        check_dtype(name, tensor, query.dtype, "'query'")
+    check_shape('value', value, ('nodes', 'heads', query.size(2)),
+                ", with the channels of 'query', because features are added to keys and values")
+    check_shape('edge_attr', edge_attr, (graph.num_edges, 'size'), ', a row for each edge')
+    check_shape('projection', projection, (*query.shape[1:], edge_attr.size(1)),
+                ": heads, channels, and columns of 'edge_attr'")

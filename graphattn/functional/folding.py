@@ -3,7 +3,7 @@ the nodes for each head, so the same code computes shared graphs and graphs of h
 
 from torch import Tensor
 
-from graphattn._checks import check_sides, check_strided
+from graphattn._checks import check_shape, check_sides, check_strided
 
 
 def fold_heads(x: Tensor) -> Tensor:
@@ -54,6 +54,4 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
 
 def _check_dimensions(x: Tensor) -> None:
     check_strided('x', x)
-    if x.dim() != 3:
-        raise ValueError(f"'x' must have shape [nodes, heads, channels] (got shape "
-                         f"{tuple(x.shape)})")
+    check_shape('x', x, ('nodes', 'heads', 'channels'))

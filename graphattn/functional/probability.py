@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_has_numbers
+from graphattn._checks import check_floating, check_has_numbers, check_on, check_shape
 from graphattn._tensors import without_autocast
 from graphattn.functional.choose import choose_sparse
 from graphattn.graphs.graph import BipartiteGraph
@@ -54,10 +54,8 @@ def edge_probability(model: FactorModel, graph: BipartiteGraph, *,
                              f"{ours.tolist()} of 'model' and {theirs.tolist()} of 'graph')")
     if known is not None:
         check_floating(known=known)
-        if known.shape != (graph.num_edges,) or known.device != graph.device:
-            raise ValueError(f"'known' must have shape [{graph.num_edges}] on {graph.device}, one "
-                             f"probability for each edge of 'graph' (got shape "
-                             f"{tuple(known.shape)} on {known.device})")
+        check_shape('known', known, (graph.num_edges,), ', one probability for each edge')
+        check_on('known', known, graph.device, 'the graph')
     return probability_of_edges(model, graph, known)
 
 

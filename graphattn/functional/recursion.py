@@ -9,7 +9,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from graphattn._checks import MAX_HOPS, check_bool, check_floating, check_size
+from graphattn._checks import MAX_HOPS, check_bool, check_floating, check_on, check_size
 from graphattn._tensors import is_traced
 from graphattn.functional.choose import in_transform
 from graphattn.functional.fixed_point import fixed_point
@@ -20,9 +20,8 @@ from graphattn.ops.edge_math import restart
 def spread_teleport(teleport: float | Sequence[float] | Tensor, hops: int | float,
                     value: Tensor) -> Tensor:
     """Check ``teleport`` and ``hops``, and return the teleports, ``[hops, num_tokens, heads]``."""
-    if isinstance(teleport, Tensor) and teleport.device != value.device:
-        raise ValueError(f"'teleport' must be on {value.device}, the device of the values (got "
-                         f"{teleport.device}); pass teleport.to('{value.device}')")
+    if isinstance(teleport, Tensor):
+        check_on('teleport', teleport, value.device, 'the values')
     check_hops(hops)
     check_teleport(teleport, hops)
     dtype = torch.promote_types(value.dtype, torch.float)

@@ -16,6 +16,7 @@ from graphattn._checks import (
     check_edge_prob,
     check_kind,
     check_num_pairs,
+    check_on,
     check_on_edges,
     check_range,
     check_rows,
@@ -442,9 +443,7 @@ class BipartiteGraph:
             kind = keep.dtype if isinstance(keep, Tensor) else type(keep).__name__
             raise TypeError(f"'keep' must be a Tensor of dtype bool (got {kind})")
         check_on_edges('keep', keep, self.num_edges)
-        if keep.device != self.device:
-            raise ValueError(f"'keep' must be on {self.device}, the device of the graph (got "
-                             f"{keep.device}); pass keep.to('{self.device}')")
+        check_on('keep', keep, self.device, 'the graph')
         before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
         edge_prob = None if self.edge_prob is None else self.edge_prob[keep]
         key = self.key[keep]  # int64, because torch cannot index uint16

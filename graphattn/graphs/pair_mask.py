@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_kind, check_number
+from graphattn._checks import check_floating, check_kind, check_number, check_shape
 from graphattn._tensors import host_copy, is_traced
 from graphattn.graphs.pair_layout import PairLayout
 
@@ -21,9 +21,7 @@ class PairMask:
     def __init__(self, values: Tensor, layout: PairLayout, *, logit_drop: float = 10.):
         check_kind('layout', layout, PairLayout)
         check_floating(values=values)
-        if values.dim() != 2 or values.size(1) != layout.num_values:
-            raise ValueError(f"'values' must have shape [heads, {layout.num_values}] for {layout} "
-                             f"(got shape {tuple(values.shape)})")
+        check_shape('values', values, ('heads', layout.num_values), f' for {layout}')
         check_number('logit_drop', logit_drop, 'positive and finite')
         _check_range(values.detach())
         self.values, self.layout, self.logit_drop = values, layout, float(logit_drop)

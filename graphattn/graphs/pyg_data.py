@@ -13,6 +13,7 @@ from graphattn._checks import (
     check_has_numbers,
     check_integers,
     check_ptr,
+    check_shape,
     check_square,
 )
 from graphattn._tensors import host_copy, is_traced, row_pointer
@@ -151,9 +152,7 @@ def ptr_of_batch(batch: Tensor, num_nodes: int) -> Tensor:
     """Return where the nodes of each graph begin, given the index of the graph of each node."""
     check_integers('batch', batch)
     check_has_numbers('batch', batch)
-    if batch.shape != (num_nodes,):
-        raise ValueError(f"'batch' must have shape [{num_nodes}], the index of a graph for each "
-                         f"node (got shape {tuple(batch.shape)})")
+    check_shape('batch', batch, (num_nodes,), ', the index of a graph for each node')
     numbers = host_copy(batch)
     if bool((numbers.diff() < 0).any()):
         raise ValueError("'batch' must ascend, because the nodes of each graph must be adjacent; "

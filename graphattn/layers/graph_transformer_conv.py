@@ -17,6 +17,7 @@ from graphattn._checks import (
     check_dropout,
     check_floating,
     check_place,
+    check_shape,
     check_sides,
     check_size,
 )
@@ -246,10 +247,8 @@ class GraphTransformerConv(TransformerConv, Explained):
         if edge_attr is None:
             return None
         check_floating(edge_attr=edge_attr)
-        if edge_attr.dim() != 2 or edge_attr.size(1) != self.edge_dim:
-            raise ValueError(f"'edge_attr' must have shape [num_edges, edge_dim], and the layer "
-                             f"was built with edge_dim={self.edge_dim} (got shape "
-                             f"{tuple(edge_attr.shape)})")
+        check_shape('edge_attr', edge_attr, ('num_edges', self.edge_dim),
+                    f', because the layer was built with edge_dim={self.edge_dim}')
         return edge_attr
 
 
@@ -267,9 +266,7 @@ def _is_uncoalesced(edges: Edges) -> bool:
 def _check_nodes(x: Tensor, linear: nn.Module) -> None:
     check_floating(x=x)
     channels = getattr(linear, 'in_channels', -1)
-    if x.dim() != 2 or channels not in (-1, x.size(1)):
-        raise ValueError(f"'x' must have shape [num_nodes, {channels}] (got shape "
-                         f"{tuple(x.shape)})")
+    check_shape('x', x, ('num_nodes', 'channels' if channels == -1 else channels))
     check_place('x', x, linear)
 
 

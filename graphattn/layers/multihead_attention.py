@@ -16,6 +16,7 @@ from graphattn._checks import (
     check_dropout,
     check_floating,
     check_kind,
+    check_on,
     check_place,
     check_sides,
     check_strided,
@@ -272,9 +273,7 @@ def _padding(mask: Tensor | None, sizes: tuple[int, int], is_batched: bool,
 
 def _check_mask(name: str, mask: Tensor, device: torch.device) -> None:
     check_strided(name, mask)
-    if mask.device != device:
-        raise ValueError(f"'{name}' must be on {device}, the device of the tokens (got "
-                         f"{mask.device}); pass {name}.to('{device}')")
+    check_on(name, mask, device, 'the tokens')
     if not (mask.dtype == torch.bool or is_float(mask.dtype)):
         raise TypeError(f"'{name}' must be a Tensor of dtype bool (True = do not attend), or of a "
                         f"floating dtype (added to logits) (got {mask.dtype})")

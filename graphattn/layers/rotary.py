@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_ids, check_sides, check_strided
+from graphattn._checks import check_floating, check_ids, check_on, check_sides, check_strided
 from graphattn.layers.position_table import PositionTable, angles
 
 
@@ -66,6 +66,4 @@ def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
     if head_channels % 2 or rotation.shape != expected:
         raise ValueError(f"'rotation' must have shape {expected} for {x.size(0)} tokens and heads "
                          f"of an even size (got {tuple(rotation.shape)} and {head_channels})")
-    if rotation.device != x.device:
-        raise ValueError(f"'rotation' must be on {x.device}, the device of the tokens (got "
-                         f"{rotation.device}); pass rotation.to('{x.device}')")
+    check_on('rotation', rotation, x.device, 'the tokens')

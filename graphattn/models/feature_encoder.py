@@ -9,6 +9,7 @@ from graphattn._checks import (
     MAX_SIDE,
     check_floating,
     check_integers,
+    check_on,
     check_place,
     check_sides,
     check_size,
@@ -69,10 +70,7 @@ class FeatureEncoder(nn.Module, Explained):
             check_place(name, x, self.linear)
         else:
             check_integers(name, x)
-            device = self.embeddings[0].weight.device
-            if x.device != device:
-                raise ValueError(f"'{name}' must be on {device}, the device of the layer (got "
-                                 f"{x.device}); pass {name}.to('{device}')")
+            check_on(name, x, self.embeddings[0].weight.device, 'the layer')
         x = x.unsqueeze(1) if x.dim() == 1 else x
         width = self.features if self.embeddings is None else len(self.features)
         if x.dim() != 2 or x.size(1) != width:

@@ -12,7 +12,9 @@ from graphattn._checks import (
     check_dropout,
     check_floating,
     check_has_numbers,
+    check_on,
     check_ptr,
+    check_shape,
     check_sides,
     check_strided,
 )
@@ -117,18 +119,14 @@ def best_spans(logits: Tensor, ptr: Tensor, can_answer: Tensor, *, num_best: int
     """
     check_floating(logits=logits)
     check_has_numbers('logits', logits)
-    if logits.dim() != 2 or logits.size(1) != 2:
-        raise ValueError(f"'logits' must have shape [num_tokens, 2] (got shape "
-                         f"{tuple(logits.shape)})")
+    check_shape('logits', logits, ('num_tokens', 2))
     check_ptr('ptr', ptr, logits.size(0), logits.device)
     if not isinstance(can_answer, Tensor) or can_answer.dtype != torch.bool:
         raise TypeError(f"'can_answer' must be a Tensor of dtype bool (got "
                         f"{getattr(can_answer, 'dtype', type(can_answer).__name__)})")
     check_strided('can_answer', can_answer)
-    if can_answer.shape != logits.shape[:1] or can_answer.device != logits.device:
-        raise ValueError(f"'can_answer' must have shape [{logits.size(0)}] on {logits.device}, one "
-                         f"entry for each token (got shape {tuple(can_answer.shape)} on "
-                         f"{can_answer.device})")
+    check_shape('can_answer', can_answer, (logits.size(0),), ', one entry for each token')
+    check_on('can_answer', can_answer, logits.device, "'logits'")
     check_sides(num_best=num_best, max_tokens=max_tokens)
     allowed = logits.detach().float().masked_fill(~can_answer.unsqueeze(1), -torch.inf)
     begins, lengths = (part.tolist() for part in (host_copy(ptr), host_copy(ptr).diff()))

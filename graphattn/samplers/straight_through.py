@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_choice, check_floating, check_kind
+from graphattn._checks import check_choice, check_floating, check_kind, check_shape
 from graphattn.graphs.edge_prob import constant_of
 from graphattn.graphs.graph import BipartiteGraph
 
@@ -111,9 +111,7 @@ def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
     if isinstance(edge_prob, BipartiteGraph):
         return _gate(edge_prob)
     check_floating(edge_prob=edge_prob)
-    if edge_prob.dim() != 1:
-        raise ValueError(f"'edge_prob' must have shape [num_edges] (got shape "
-                         f"{tuple(edge_prob.shape)})")
+    check_shape('edge_prob', edge_prob, ('num_edges',))
     return edge_prob
 
 

@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_floating, check_has_numbers, check_ptr, is_float
+from graphattn._checks import (
+    check_floating,
+    check_has_numbers,
+    check_on,
+    check_ptr,
+    check_shape,
+    is_float,
+)
 from graphattn._explained import Explained
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
@@ -120,13 +127,10 @@ class GraphSource(nn.Module, Explained, ABC):
         """Raise an error unless queries and keys, and the pointers to their sequences, are valid
         arguments of :meth:`forward`."""
         check_floating(query=query, key=key)
-        if self.heads is not None and (query.dim() != 3 or query.size(1) != self.heads):
-            raise ValueError(f"'query' must have shape [num_tokens, {self.heads}, head_channels], "
-                             f"because the source has {self.heads} heads (got shape "
-                             f"{tuple(query.shape)})")
-        if key.device != query.device:
-            raise ValueError(f"'key' must be on {query.device}, the device of 'query' (got "
-                             f"{key.device}); pass key.to('{query.device}')")
+        if self.heads is not None:
+            check_shape('query', query, ('num_tokens', self.heads, 'head_channels'),
+                        ', with the heads of the source')
+        check_on('key', key, query.device, "'query'")
         if key_ptr is None and key.size(0) != query.size(0):
             raise ValueError(f"'key' must have {query.size(0)} tokens, the tokens of 'query' (got "
                              f"{key.size(0)}); pass 'key_ptr' if the keys are other tokens than "

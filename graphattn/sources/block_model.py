@@ -14,6 +14,7 @@ from graphattn._checks import (
     check_generator,
     check_layer_dtype,
     check_number,
+    check_shape,
     check_sides,
 )
 from graphattn.functional.drive import LOCAL, Placement
@@ -208,12 +209,9 @@ class BlockModelSource(GraphSource):
                      key_ptr: Tensor | None = None) -> None:
         super().check_tokens(query, key, ptr, key_ptr)
         for name, x in (('query', query), ('key', key)):
-            if x.shape[1:] != (self.heads, self.head_channels):
-                raise ValueError(f"'{name}' must have shape [num_tokens, {self.heads}, "
-                                 f"{self.head_channels}], the heads and channels of the source "
-                                 f"(got shape {tuple(x.shape)})")
-            if x.dtype != self.centroid.dtype:
-                check_layer_dtype(name, x, self.centroid)
+            check_shape(name, x, ('num_tokens', self.heads, self.head_channels),
+                        ', the heads and channels of the source')
+            check_layer_dtype(name, x, self.centroid)
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # memberships of queries, mixing, memberships of keys; heads are folded into nodes

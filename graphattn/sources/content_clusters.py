@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_bool, check_generator, check_integers, check_sides
+from graphattn._checks import (
+    check_bool,
+    check_generator,
+    check_integers,
+    check_on,
+    check_shape,
+    check_sides,
+)
 from graphattn._tensors import host_copy, narrow, outside_transforms, unwrap, without_autocast
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.shard import Shard, shard_of
@@ -161,10 +168,8 @@ class ContentClusterSource(GraphSource):
                      key_ptr: Tensor | None = None) -> None:
         super().check_tokens(query, key, ptr, key_ptr)
         for name, x in (('query', query), ('key', key)):
-            if x.shape[1:] != (self.heads, self.head_channels):
-                raise ValueError(f"'{name}' must have shape [num_tokens, {self.heads}, "
-                                 f"{self.head_channels}], the heads and channels of the source "
-                                 f"(got shape {tuple(x.shape)})")
+            check_shape(name, x, ('num_tokens', self.heads, self.head_channels),
+                        ', the heads and channels of the source')
 
     def _clusters(self, x: Tensor, side: str) -> Tensor:
         with outside_transforms(), without_autocast(x.device):
@@ -282,10 +287,8 @@ def _pointer(count: Tensor) -> Tensor:
 
 def _check_first(first: Tensor, key_ptr: Tensor) -> None:
     check_integers('first', first)
-    if first.shape != key_ptr[:-1].shape or first.device != key_ptr.device:
-        raise ValueError(f"'first' must have shape {[*key_ptr[:-1].shape]}, a position for each "
-                         f"sequence, on {key_ptr.device} (got shape {tuple(first.shape)} on "
-                         f"{first.device})")
+    check_shape('first', first, (key_ptr.numel() - 1,), ', a position for each sequence')
+    check_on('first', first, key_ptr.device, "'key_ptr'")
     if bool((first < 0).any() or (first > key_ptr.diff()).any()):
         raise ValueError(f"'first' must have positions from 0 to the number of keys of each "
                          f"sequence (got {first.tolist()} for {key_ptr.diff().tolist()} keys)")

@@ -11,6 +11,8 @@ from torch import Tensor
 from graphattn._checks import (
     check_floating,
     check_kind,
+    check_on,
+    check_shape,
     check_sides,
     check_size,
     check_strided,
@@ -103,15 +105,11 @@ class HeadClusters:
         check_kind('is_edge', self.is_edge, Tensor)
         check_strided('is_edge', self.is_edge)
         count = self.name.clusters
-        for name, x, shape in (('query', self.query, (count, *self.query.shape[1:2])),
+        for name, x, shape in (('query', self.query, (count, 'channels')),
                                ('key', self.key, tuple(self.query.shape)),
                                ('is_edge', self.is_edge, (count, count))):
-            if x.shape != shape or len(shape) != 2:
-                raise ValueError(f"'{name}' must have shape {[*shape]}, as 'name' says {count} "
-                                 f"clusters (got shape {tuple(x.shape)})")
-            if x.device != self.query.device:
-                raise ValueError(f"'{name}' must be on {self.query.device}, the device of 'query' "
-                                 f"(got {x.device})")
+            check_shape(name, x, shape, f", as 'name' says {count} clusters")
+            check_on(name, x, self.query.device, "'query'")
         if self.is_edge.dtype != torch.bool:
             raise TypeError(f"'is_edge' must be a bool Tensor (got {self.is_edge.dtype})")
 

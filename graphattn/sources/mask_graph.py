@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_kind, check_number, check_ptr
+from graphattn._checks import check_floating, check_kind, check_number, check_ptr, check_shape
 from graphattn._tensors import host_copy, index_dtype, unwrap
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import PairLayout
@@ -32,9 +32,7 @@ class MaskGraph(BipartiteGraph):
                  logit_drop: float = 10.):
         check_kind('layout', layout, PairLayout)
         check_floating(values=values)
-        if values.dim() != 2 or values.size(1) != layout.num_values:
-            raise ValueError(f"'values' must have shape [heads, {layout.num_values}] for {layout} "
-                             f"(got shape {tuple(values.shape)})")
+        check_shape('values', values, ('heads', layout.num_values), f' for {layout}')
         check_number('logit_drop', logit_drop, 'positive and finite')
         check_ptr('ptr', ptr, None, values.device)
         is_on = unwrap(values)

@@ -10,8 +10,9 @@ import scipy.sparse as sp
 import torch
 from torch.nn.functional import linear
 
-from analysis.attention import asymmetry, attention, directed_laplacian
-from analysis.attention.drawing import draw
+from analysis.attention import _asymmetry_of as asymmetry
+from analysis.attention import attention, directed_laplacian
+from analysis.drawings import draw_attention as draw
 from analysis.graphs import graph_of_pattern
 from analysis.runs import attention_of
 from graphattn.models import Encoder, SequenceClassifier
@@ -81,7 +82,7 @@ def test_distances_from_uniform_follow_their_definition(name):
 def test_two_singular_values_of_a_large_matrix(matrix, monkeypatch):
     """Also if the largest occurs several times, once in each part of the matrix."""
     expected = attention(matrix)
-    monkeypatch.setattr('analysis.attention.rank.DENSE_TOKENS', 5)
+    monkeypatch.setattr('analysis.attention.DENSE_TOKENS', 5)
     result = attention(matrix)
     np.testing.assert_allclose(result.singular_values, expected.singular_values[:2], atol=1e-9)
     assert result.stable_rank == pytest.approx(expected.stable_rank)
@@ -180,7 +181,7 @@ def test_what_has_no_directed_laplacian(graph, options, message):
 
 
 def test_stationary_probabilities_that_are_lost_are_refused(monkeypatch):
-    monkeypatch.setattr('analysis.mixing.limits.MAX_DENSE', 3)
+    monkeypatch.setattr('analysis.walk.MAX_DENSE', 3)
     steps = [(0, 1, 1.), (1, 0, 1.), (1, 2, 1e-13), (2, 3, 1.), (3, 2, 1.), (3, 0, 1.), (0, 0, 1.)]
     source, target, weight = zip(*steps)
     with pytest.raises(ValueError, match="'graph' must have stationary probabilities above"):

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.certificate import certificate, graphs_of_heads, question
-from analysis.certificate.__main__ import main
-from analysis.certificate.models import read_ids
+from analysis.certificate import MAX_PATH_TOKENS, certificate, graphs_of_heads, read_ids
+from analysis.commands import COMMANDS
 from analysis.hamiltonian import HamiltonianPath
 from graphattn import BipartiteGraph
 from graphattn.hugging_face import attach, detach, load_attached, save_attached
 from graphattn.patterns import Causal, Full, GlobalTokens, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, ContentClusterSource, PatternSource
 from tests.clusters import random_clusters
+
+main = COMMANDS['certificate']
 
 LAYERS = [[SlidingWindow(1).build(12), RandomKeys(1).build(12, seed=3)],
           [GlobalTokens(1).build(12), SlidingWindow(0).build(12)]]
@@ -65,8 +66,8 @@ def test_conditions_of_universal_approximation(layers, self_loops, path, with_pa
 
 
 def test_a_path_among_many_tokens_is_not_decided(monkeypatch):
-    assert question.MAX_PATH_TOKENS == 1024
-    monkeypatch.setattr(question, 'MAX_PATH_TOKENS', 8)
+    assert MAX_PATH_TOKENS == 1024
+    monkeypatch.setattr('analysis.certificate.MAX_PATH_TOKENS', 8)
     layers = [[Full().build(9)]]
     found = certificate(layers)
     assert found.hamiltonian_path == found.universal == 'not decided'
@@ -81,7 +82,7 @@ def test_a_search_without_an_answer_is_not_decided(monkeypatch):
         limits.append(time_limit)
         return HamiltonianPath(None, 'CP-SAT', 'no answer', time_limit, None)
 
-    monkeypatch.setattr(question, 'hamiltonian_path', searched)
+    monkeypatch.setattr('analysis.certificate.hamiltonian_path', searched)
     found = certificate([[Full().build(9)]] * 4, time_limit=8.)
     assert found.hamiltonian_path == 'not decided' and limits == [4, 1, 1, 1, 1]
     with pytest.raises(ValueError, match="'time_limit' must be positive"):

@@ -3,7 +3,6 @@
 import errno
 import json
 from dataclasses import dataclass
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 from analysis import command
+from analysis.commands import COMMANDS
 from analysis.graphs import as_graph
 from analysis.mixing import mixing
 from analysis.result import Result, table
@@ -199,7 +199,7 @@ def test_one_line_for_bad_input(arguments, message, error_line):
 # Each question #######################################################################
 
 def main_of(question):
-    return import_module(f'analysis.{question}.__main__').main
+    return COMMANDS[question]
 
 
 @pytest.mark.slow
@@ -234,9 +234,9 @@ def test_an_answer_is_printed_saved_and_drawn(question, options, printed, holds,
     ('communication', '--processes []', "'processes' must contain at least one"),
     ('communication', '--bandwidth 0', "'bandwidth' must be positive (got 0"),
     ('communication', '--heads 0', "'heads' must be at least 1"),
-    ('hamiltonian', '--time_limit 0', "'time_limit' must be a positive, finite number of seconds"),
+    ('hamiltonian', '--time_limit 0', "'time_limit' must be positive"),
     ('hamiltonian', '--time_limit soon', 'soon'),
-    ('universality', '--time_limit 0', "'time_limit' must be a positive"),
+    ('universality', '--time_limit 0', "'time_limit' must be positive"),
     ('universality', '--max_layers 0', "'max_layers' must be at least 1"),
     ('universality', '--hops 0', "'hops' must be at least 1"),
     ('universality', '--clusters 0', "'clusters' must be at least 1"),

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.communication import communication
-from analysis.communication.halos import rows_received
+from analysis.communication import communication, rows_received
 from experiments.benchmarks import distributed
 from graphattn.distributed import share
 from graphattn.patterns import Full

@@ -12,12 +12,11 @@ from analysis.diffusion import (
     diffusion,
     heat_response,
     operator,
-    operators,
     ppr_response,
     receptive_field,
     resolvent,
 )
-from analysis.diffusion.drawing import draw
+from analysis.drawings import draw_diffusion as draw
 from analysis.walk import square_graph, uniform_attention
 from graphattn import patterns
 from graphattn.patterns import parse
@@ -130,9 +129,6 @@ def test_proposition_5_on_symmetric_graphs(name, teleport):
 
     heat = scipy.linalg.expm(-3 * (np.eye(len(degree)) - attention.toarray()))
     assert np.allclose(heat @ vector, vector * heat_response(eigenvalue, 3.))
-    cut = polynomial(attention.toarray(), [math.exp(-3) * 3**k / math.factorial(k)
-                                           for k in range(5)])
-    assert np.allclose(cut @ vector, vector * heat_response(eigenvalue, 3., 4))
 
 
 @pytest.mark.parametrize('name', GRAPHS)
@@ -185,15 +181,11 @@ def test_five_hops_are_no_low_pass_filter_and_the_limit_is_one():
     assert (error <= 0.9**6 * 2 / 1.9 + 1e-12).all()
 
 
-def test_heat_response_in_the_limit_and_cut_off():
+def test_responses_of_real_and_imaginary_eigenvalues():
     laplacian = np.linspace(0, 2, 11)
     assert np.allclose(heat_response(1 - laplacian, 2.), np.exp(-2 * laplacian))
-    assert np.allclose(heat_response(1 - laplacian, 2., 60), np.exp(-2 * laplacian))
-    assert heat_response(1., 2., 2) == pytest.approx(5 * math.exp(-2))  # weights not scaled
     assert np.allclose(heat_response(1j, 2.), np.exp(-2 * (1 - 1j)))
     assert np.allclose(ppr_response(1j, 0.1, 2), -0.81 + 0.09j + 0.1)
-    for time in (700, 3000):  # e^-t is 0 from 746 on
-        assert heat_response(1., time, 2 * time) == pytest.approx(1)
 
 
 # Receptive fields ####################################################################
@@ -248,6 +240,6 @@ def test_bad_options(options, error, message):
 def test_matrices_it_cannot_invert(monkeypatch):
     with pytest.raises(TypeError, match="'attention' must be a square scipy sparse array"):
         resolvent(np.eye(3), 0.1)
-    monkeypatch.setattr(operators, 'MAX_DENSE', 20)
+    monkeypatch.setattr('analysis.diffusion.MAX_DENSE', 20)
     with pytest.raises(ValueError, match=r"'attention' must have at most 20 tokens .*\(got 24\)"):
         operator(uniform_attention(GRAPHS['window']), 2, 0.1)

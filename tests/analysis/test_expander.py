@@ -7,8 +7,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from analysis.drawings import draw_expander as draw
 from analysis.expander import expander
-from analysis.expander.drawing import draw
 from analysis.graphs import graph_of_pattern
 
 CONNECTED = {
@@ -79,7 +79,7 @@ def test_diameter_and_connectivity(name):
 def test_diameter_of_long_graphs_is_a_bound_that_says_so(monkeypatch):
     graph, cycle = nx.random_regular_graph(4, 300, seed=0), nx.cycle_graph(300)
     exact = expander(graph).diameter
-    monkeypatch.setattr('analysis.expander.diameter._EXACT_NODES', 100)
+    monkeypatch.setattr('analysis.expander._EXACT_NODES', 100)
     bound = expander(graph)
     assert bound.diameter <= exact == nx.diameter(graph) and not bound.diameter_is_exact
     assert expander(cycle).diameter == 150

@@ -5,13 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.figures import FIGURES, diffuser_s2, diffuser_tables, sbm_3, sbm_6, sparsebert_1
-from analysis.figures import densities as densities_module
-from analysis.figures import spectra as spectra_module
-from analysis.figures.__main__ import main
-from analysis.figures.densities import diffuser_parts
+from analysis.commands import COMMANDS
+from analysis.figures import (
+    FIGURES,
+    diffuser,
+    diffuser_s2,
+    diffuser_tables,
+    sbm_3,
+    sbm_6,
+    sparsebert_1,
+)
+from analysis.figures.diffuser import diffuser_parts
 from analysis.figures.picture import Picture, Row
 from graphattn.patterns import GlobalTokens, get
+
+main = COMMANDS['figures']
 
 pytestmark = pytest.mark.slow
 
@@ -35,15 +43,15 @@ def sparsebert():
 def tables():
     """Means of two draws instead of eight."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(densities_module, '_DRAWS', 2)
+        patch.setattr(diffuser, '_DRAWS', 2)
         return diffuser_tables()
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Spectra of 256 tokens instead of 2,048; what is claimed of them does not change."""
-    monkeypatch.setattr(spectra_module, '_NODES', 256)
-    monkeypatch.setattr(spectra_module, '_SIZES', (8, 16))
+    monkeypatch.setattr(diffuser, '_NODES', 256)
+    monkeypatch.setattr(diffuser, '_SIZES', (8, 16))
 
 
 # SparseBERT ##########################################################################
@@ -142,7 +150,7 @@ def test_shorter_inputs_use_the_corner():
 
 def test_every_pair_is_counted_once():
     parts = diffuser_parts(128, 96, 96, 1024)
-    total, *each = densities_module._densities(parts)
+    total, *each = diffuser._densities(parts)
     assert total == pytest.approx(sum(each))
     assert total == pytest.approx(100 * np.logical_or.reduce(list(parts.values())).mean())
 
@@ -151,7 +159,7 @@ def test_densities_of_the_authors_draw():
     """14.2 % at 1,024 tokens, which has 21 global tokens where 15 are expected."""
     hub = np.isin(np.arange(1024), 100 + 40 * np.arange(21))
     parts = diffuser_parts(64, 64, 64, 1024) | {'global': hub[:, None] | hub}
-    assert densities_module._densities(parts)[0] == pytest.approx(14.2, abs=0.1)
+    assert diffuser._densities(parts)[0] == pytest.approx(14.2, abs=0.1)
 
 
 @pytest.mark.parametrize('n, stated, fitted', [(2048, 9.2, 15.4), (4096, 6.8, 11.2)])
@@ -240,14 +248,14 @@ def test_kinds_of_attention(small):
 def test_eigenvalues_of_global_tokens(small):
     """All but the ends are 1; the trace, without the hubs' self-loops of 1/n, gives the last."""
     n, g = 256, 16
-    values = spectra_module._spectra({'hubs': GlobalTokens(g)}, 0)['hubs']
+    values = diffuser._spectra({'hubs': GlobalTokens(g)}, 0)['hubs']
     assert values[0] == pytest.approx(0, abs=1e-12)
     assert values[1:-1] == pytest.approx(np.ones(n - 2))
     assert values[-1] == pytest.approx(2 - g / n)
 
 
 def test_models_and_variants(monkeypatch):
-    monkeypatch.setattr(spectra_module, '_NODES', 768)
+    monkeypatch.setattr(diffuser, '_NODES', 768)
     rows = rows_of(FIGURES['diffuser-s9']())
     claims = {name: row.computed for name, row in rows.items() if row.printed is True}
     assert claims.pop('(c) K = 1 expands better than no diffusion') is False
@@ -263,7 +271,7 @@ def test_models_and_variants(monkeypatch):
 
 
 def test_all(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr('analysis.figures.__main__.FIGURES', {
+    monkeypatch.setattr('analysis.figures.FIGURES', {
         name: FIGURES[name] for name in ('sbm-3', 'sbm-6')})
     main(['all', '--out', str(tmp_path)])
     captured = capsys.readouterr()

@@ -11,7 +11,7 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-from analysis.graph_files import _LISTS, _MATRICES, read_graph_file
+from analysis.graph_files import READERS, read_graph_file
 from tests.costs import is_linear
 
 SIZE = 500
@@ -29,24 +29,12 @@ def network(write):
     return lambda path, n: write(nx.relabel_nodes(graph(n), str), path)
 
 
-def lines(begin, form):
-    return lambda path, n: path.write_text(begin.format(n=n, m=2 * n) + ''.join(
-        form.format(a + 1, b + 1) for a, b in graph(n).edges))
-
-
-def metis(path, n):
-    path.write_text(f'{n} {2 * n}\n' + ''.join(
-        ' '.join(str(other + 1) for other in near) + '\n' for _, near in graph(n).adjacency()))
-
-
 FORMATS = {
     'edges': ('a.txt', rows('{} {}\n')), 'adjlist': ('a.adjlist', network(nx.write_adjlist)),
     'multiline_adjlist': ('a.txt', network(nx.write_multiline_adjlist)),
     'graphml': ('a.graphml', network(nx.write_graphml_xml)),
     'gml': ('a.gml', network(nx.write_gml)),
     'gexf': ('a.gexf', network(nx.write_gexf)), 'pajek': ('a.net', network(nx.write_pajek)),
-    'metis': ('a.metis', metis), 'dimacs': ('a.col', lines('p edge {n} {m}\n', 'e {} {}\n')),
-    'konect': ('out.a', lines('% bip\n', '{} {}\n')),
     'sparse6': ('a.s6', network(nx.write_sparse6)),
     'graph6': ('a.g6', lambda path, n: nx.write_graph6(nx.cycle_graph(int(n**0.5) * 4), path)),
     'npy': ('a.npy', lambda path, n: np.save(path, np.eye(int(n**0.5) * 10))),
@@ -55,12 +43,11 @@ FORMATS = {
         path, nx.to_scipy_sparse_array(graph(n))))}
 SHAPES = {
     'names': ('a.csv', rows('n{},n{}\n')), 'weights': ('a.csv', rows('{},{},0.5\n')),
-    'quotes': ('a.csv', rows('"n{}","a ""b"" {}"\n')), 'tuples': ('a.txt', rows("('{}', '{}')\n")),
+    'quotes': ('a.csv', rows('"n{}","a ""b"" {}"\n')),
     'attributes': ('a.txt', rows("{} {} {{'weight': np.float64(0.5)}}\n")),
     'gaps': ('a.txt', rows('{}7 {}7\n')), 'hashtags': ('a.tsv', rows('#{}\t#{}\n')),
     'old Mac': ('a.csv', rows('{},{}\r')), 'blank lines': ('a.txt', rows('{} {}\n\n\n\n')),
     'comments': ('a.csv', lambda path, n: path.write_text('# a "comment\n' * 8 * n + '0,1\n')),
-    'line breaks': ('a.csv', rows('"n\n{}","n\n{}"\n')),
     'packed': ('a.csv.gz', lambda path, n: path.write_bytes(
         gzip.compress(''.join(f'{a},{b}\n' for a, b in graph(n).edges).encode()))),
     'many columns': ('a.csv', lambda path, n: path.write_text(
@@ -72,7 +59,7 @@ CASES = {**FORMATS, **SHAPES}
 
 
 def test_every_reader_is_measured():
-    assert FORMATS.keys() == {'edges', *_LISTS, *_MATRICES}
+    assert FORMATS.keys() == {'edges', *READERS}
 
 
 def read(path: Path) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.mixing import distances, limits, mixing, question, rates
+from analysis import walk as walks
+from analysis.mixing import mixing
 from analysis.walk import uniform_attention
 from graphattn import BipartiteGraph, patterns
 from graphattn.patterns import parse
@@ -152,7 +153,7 @@ def test_without_sigma_where_probabilities_underflow(seed):
 
 
 def test_without_sigma_where_an_iteration_gave_rounding_for_probabilities(monkeypatch):
-    monkeypatch.setattr(limits, 'MAX_DENSE', 10)
+    monkeypatch.setattr(walks, 'MAX_DENSE', 10)
     result = mixing(torch.from_numpy(few_lead_on(40)))
     assert result.sigma is None and result.closed_classes == 1
     rare = result.stationary < 1e-12
@@ -213,10 +214,9 @@ def test_restart_bound_is_reached():
 def test_iterative_and_dense_ways_agree(expression, monkeypatch):
     graph = parse(expression).build(120, seed=3)
     dense = mixing(graph)
-    for module, limit in ((limits, 'MAX_DENSE'), (rates, '_MAX_SYMMETRIC'),
-                          (rates, '_MAX_GENERAL')):
-        monkeypatch.setattr(module, limit, 10)
-    monkeypatch.setattr(distances, '_STARTS_AT_ONCE', 50)
+    for limit in ('MAX_DENSE', '_MAX_SYMMETRIC', '_MAX_GENERAL'):
+        monkeypatch.setattr(walks, limit, 10)
+    monkeypatch.setattr('analysis.mixing._STARTS_AT_ONCE', 50)
     other = mixing(graph)
     assert other.beta == pytest.approx(dense.beta, abs=1e-6)
     assert other.sigma == pytest.approx(dense.sigma, abs=1e-8)
@@ -232,7 +232,7 @@ def test_blocks_of_starts_that_end_early_do_not_cut_the_curve(monkeypatch):
     graph.add_nodes_from(reversed(range(6)))
     graph.add_edges_from(chain.edges)
     full = mixing(graph, steps=20)
-    monkeypatch.setattr(distances, '_STARTS_AT_ONCE', 1)
+    monkeypatch.setattr('analysis.mixing._STARTS_AT_ONCE', 1)
     assert np.array_equal(mixing(graph, steps=20).distance, full.distance)
     assert full.mixing_time == 5
 
@@ -246,9 +246,9 @@ def test_sampled_starts_are_said_and_bound_from_below(monkeypatch):
     assert (some.distance[:20] <= full.distance[:20] + ROUNDING).all()
     assert np.array_equal(some.distance, mixing(graph, starts=5, starts_seed=1).distance)
     assert not np.array_equal(some.distance, mixing(graph, starts=5, starts_seed=2).distance)
-    monkeypatch.setattr(question, '_ALL_STARTS_UP_TO', 39)
+    monkeypatch.setattr('analysis.mixing._ALL_STARTS_UP_TO', 39)
     assert mixing(graph).starts == 40  # 64 are wanted
-    monkeypatch.setattr(question, '_SAMPLED_STARTS', 8)
+    monkeypatch.setattr('analysis.mixing._SAMPLED_STARTS', 8)
     assert mixing(graph).starts == 8
 
 
@@ -266,7 +266,7 @@ def test_beta_of_shifts_is_0_or_not_known(base, n):
     """Each walk is anywhere alike after as many steps as digits: all other eigenvalues are 0, in
     Jordan blocks that rounding opens to a disc."""
     shift = uniform_attention(arrows(n, lambda i: range(base * i, base * i + base)))
-    beta = rates.second_modulus(shift, np.zeros(n, dtype=int))
+    beta = walks.second_modulus(shift, np.zeros(n, dtype=int))
     assert beta is None or beta <= 1e-6
 
 
@@ -276,7 +276,7 @@ def test_beta_of_shifts_is_0_or_not_known(base, n):
 def test_beta_of_steps_on_a_circle_in_closed_form(n, steps):
     moduli = np.sort(np.abs(np.exp(2j * np.pi * np.outer(np.arange(n), steps) / n).mean(axis=1)))
     walk = uniform_attention(arrows(n, steps))
-    beta = rates.second_modulus(walk, np.zeros(n, dtype=int))
+    beta = walks.second_modulus(walk, np.zeros(n, dtype=int))
     assert beta is None and n > 1024 or beta == pytest.approx(moduli[-2], abs=1e-6)
 
 
@@ -285,9 +285,9 @@ def test_beta_of_steps_on_a_circle_in_closed_form(n, steps):
                                         'diffuser(window=4, num_global=2, num_random=2)'])
 def test_beta_of_many_tokens_is_that_of_all_eigenvalues(expression, monkeypatch):
     walk = uniform_attention(parse(expression).build(400, seed=1))
-    expected = rates.second_modulus(walk, np.zeros(400, dtype=int))
-    monkeypatch.setattr(rates, '_MAX_GENERAL', 10)
-    assert rates.second_modulus(walk, np.zeros(400, dtype=int)) == pytest.approx(expected, abs=1e-6)
+    expected = walks.second_modulus(walk, np.zeros(400, dtype=int))
+    monkeypatch.setattr(walks, '_MAX_GENERAL', 10)
+    assert walks.second_modulus(walk, np.zeros(400, dtype=int)) == pytest.approx(expected, abs=1e-6)
 
 
 TELEPORTS = [1., 0.5, 1e-3, 1e-5, 1e-9, 1e-14, 1e-300]
@@ -298,7 +298,7 @@ TELEPORTS = [1., 0.5, 1e-3, 1e-5, 1e-9, 1e-14, 1e-300]
 def test_limits_on_a_cycle_in_closed_form(n, teleport):
     """They fall by a constant factor in both directions, for which see a random walk that dies."""
     walk = uniform_attention(nx.cycle_graph(n))
-    limits_ = limits.restart_limits(walk, np.arange(n), teleport, np.full(n, 1 / n))
+    limits_ = walks.restart_limits(walk, np.arange(n), teleport, np.full(n, 1 / n))
     keeps = 1 - teleport
     factor = keeps / (1 + math.sqrt((2 - teleport) * teleport))
     steps = np.arange(n)
@@ -318,11 +318,11 @@ def test_limits_of_many_tokens_are_right_or_refused(name, is_fast, teleport, mon
         'periodic': arrows(12, (1, 5))})[name]
     walk = uniform_attention(graph)
     sources = np.arange(min(9, walk.shape[0]))
-    expected = limits.restart_limits(walk, sources, teleport, None)
+    expected = walks.restart_limits(walk, sources, teleport, None)
     stationary = mixing(graph).stationary
-    monkeypatch.setattr(limits, 'MAX_DENSE', 1)
+    monkeypatch.setattr(walks, 'MAX_DENSE', 1)
     try:
-        found = limits.restart_limits(walk, sources, teleport, stationary)
+        found = walks.restart_limits(walk, sources, teleport, stationary)
     except ValueError as error:
         assert not is_fast and teleport < 1e-6 and "'teleport' is too small" in str(error)
     else:
@@ -350,6 +350,6 @@ def test_graphs_it_cannot_walk_on(monkeypatch):
         mixing(patterns.SlidingWindow(1).build(3, 4))
     with pytest.raises(TypeError, match="'graph' must be a BipartiteGraph"):
         mixing('star')
-    monkeypatch.setattr(question, '_MAX_LIMIT', 20)
+    monkeypatch.setattr('analysis.mixing._MAX_LIMIT', 20)
     with pytest.raises(ValueError, match=r"'starts' must.*most 4.*5 tokens \(got 5\)"):
         mixing(CYCLE)

@@ -5,14 +5,13 @@ import io
 import os
 import sys
 from contextlib import contextmanager, redirect_stdout
-from importlib import import_module
 
 import pytest
 
 from analysis import command
+from analysis.commands import COMMANDS
+from graphattn.utils import files
 
-COMMANDS = ['attention', 'communication', 'diffusion', 'expander', 'figures', 'hamiltonian',
-            'mixing', 'report', 'spectrum', 'speed', 'universality']
 NAMES = '京都', '大阪', '東京', '奈良'
 
 
@@ -27,7 +26,7 @@ def arguments_of(name, folder):
 
 
 def run(name, arguments):
-    import_module(f'analysis.{name}.__main__').main(arguments)
+    COMMANDS[name](arguments)
 
 
 def files_in(folder):
@@ -60,13 +59,11 @@ def test_files_are_there_when_the_reader_has_gone(tmp_path, name):
 @pytest.fixture
 def order(monkeypatch):
     """Return the steps of a command in turn: a file, or a line that it says."""
-    done, modules = [], [import_module(f'analysis.{name}.__main__') for name in COMMANDS]
-    for name in ('write_whole', 'say'):
-        function = getattr(command, name)
-        for module in (command, *modules):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, lambda *given, name=name, function=function: (
-                    done.append(name), function(*given))[1])
+    done = []
+    for module, name in ((command, 'write_whole'), (command, 'say'), (files, 'write_whole')):
+        function = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given, name=name, function=function: (
+            done.append(name), function(*given))[1])
     return done
 
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from analysis.commands import COMMANDS
 from analysis.report import sections
-from analysis.report.__main__ import main
 from graphattn.patterns import Full
+
+main = COMMANDS['report']
 
 TITLES = ['Size', 'Spectrum', 'Expansion', 'Mixing', 'Hamiltonian path', 'Universality',
           'Diffusion']

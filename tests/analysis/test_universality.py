@@ -1,6 +1,5 @@
-"""Assumption 1 against its definition, and what Lemmas 1 and 2 really give."""
+"""Assumption 1 against its definition, and what Lemma 2 really gives."""
 
-import itertools
 import json
 import math
 
@@ -10,25 +9,23 @@ import pytest
 import torch
 
 from analysis import command
-from analysis.hamiltonian import hamiltonian_path
+from analysis.commands import COMMANDS
 from analysis.universality import (
     Clusters,
     Relays,
     diffusion_universality,
-    expected_hamiltonian_cycles,
-    hamiltonian_path_bound,
+    is_full_without_diagonal,
     is_rectangle,
-    lemma_1_density,
     lemma_2,
-    reach,
     universality,
 )
-from analysis.universality.__main__ import main
 from graphattn import BipartiteGraph
-from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow, Star
+from graphattn.patterns import Causal, Full, GlobalTokens, RandomKeys, SlidingWindow, Star
 from graphattn.samplers import FactorModel, sample_bernoulli
 
 ITSELF = SlidingWindow(0)
+NO_DIAGONAL = Full() - ITSELF
+main = COMMANDS['universality']
 
 
 def reach_by_definition(masks, layers):
@@ -70,7 +67,7 @@ def test_layers_of_patterns(patterns, layers):
 @pytest.mark.parametrize('chunk', [1, 5, 2**23])
 def test_reach_by_its_definition(chunk, monkeypatch):
     """Random patterns with and without self-loops, and queries that attend to nothing."""
-    monkeypatch.setattr(reach, '_WORDS_PER_CHUNK', chunk)
+    monkeypatch.setattr('analysis.walk.BYTES_AT_ONCE', chunk)
     rng = np.random.default_rng(0)
     reached_all = 0
     for _ in range(60):
@@ -124,75 +121,30 @@ def test_diffuser():
     assert result.enough_hops is False and 'more hops than the 16 tokens' in result.reasons[0]
 
 
-# Lemma 1 #########################################################################################
+# Without its diagonal ############################################################################
 
-def count_cycles(masks):
-    """Hamiltonian cycles of each of ``[graphs, n, n]``, by all (n - 1)! orders."""
-    n = masks.shape[1]
-    count = np.zeros(len(masks), dtype=int)
-    for rest in itertools.permutations(range(1, n)):
-        order = np.array([0, *rest])
-        count += masks[:, np.roll(order, -1), order].all(axis=1)
-    return count
-
-
-def test_expected_cycles_over_all_graphs_of_four_tokens():
-    pairs = [(i, j) for i in range(4) for j in range(4) if i != j]
-    bits = (np.arange(2**12)[:, None] >> np.arange(12)) & 1 == 1
-    masks = np.zeros((2**12, 4, 4), dtype=bool)
-    masks[:, [i for i, _ in pairs], [j for _, j in pairs]] = bits
-    for p in (0.2, 0.7):
-        weight = p**bits.sum(axis=1) * (1 - p)**(~bits).sum(axis=1)
-        assert expected_hamiltonian_cycles(4, p) == pytest.approx(weight @ count_cycles(masks))
+@pytest.mark.parametrize('pattern, n, expected', [
+    (NO_DIAGONAL, 3, True), (NO_DIAGONAL, 20, True), (NO_DIAGONAL, 2, False),
+    (NO_DIAGONAL, 1, False), (NO_DIAGONAL, 0, False), (Full(), 5, False),
+    (SlidingWindow(2) - SlidingWindow(0), 5, False), (SlidingWindow(0), 3, False),
+    (RandomKeys(4), 5, False)])
+def test_which_patterns_the_theorem_is_about(pattern, n, expected):
+    graph = pattern.build(n, seed=0)
+    assert is_full_without_diagonal(graph) is expected
+    assert universality([graph]).sparsebert_theorem_1 is expected
 
 
-def test_expected_cycles_of_six_tokens():
-    p, draws = 0.5, 20_000
-    masks = np.random.default_rng(0).random((draws, 6, 6)) < p
-    count = count_cycles(masks)
-    error = count.std() / math.sqrt(draws)
-    assert abs(count.mean() - expected_hamiltonian_cycles(6, p)) < 4 * error < 0.1
-    assert count_cycles(np.ones((1, 6, 6), dtype=bool)) == [120]
-    assert expected_hamiltonian_cycles(6, 1.) == pytest.approx(120)
+def test_full_without_diagonal_is_answered_by_both_theorems():
+    result = universality([NO_DIAGONAL.build(8)])
+    assert (result.assumption_1, result.sparsebert_theorem_1) == (False, True)
+    assert result.reasons == ('condition 1: pattern 1 lacks self-loops',)
+    full = universality([Full().build(8)])
+    assert (full.assumption_1, full.sparsebert_theorem_1) == (True, False)
 
 
-def test_expected_cycles_out_of_range():
-    assert expected_hamiltonian_cycles(1000, 1.) == math.inf
-    assert expected_hamiltonian_cycles(10, 0.) == 0
-
-
-def random_graph(n, p, seed):
-    mask = np.random.default_rng(seed).random((n, n)) < p
-    return BipartiteGraph.from_mask(torch.from_numpy(mask))
-
-
-@pytest.mark.parametrize('n', [64, 256, 1024])
-def test_lemma_1_expects_a_cycle_where_there_is_no_path(n):
-    p = lemma_1_density(n)
-    assert expected_hamiltonian_cycles(n, p) >= 1
-    assert expected_hamiltonian_cycles(n, p) == pytest.approx(math.sqrt(2 * math.pi * n), rel=0.01)
-    assert n * p < 3.2  # edges are O(n)
-    bound = hamiltonian_path_bound(n, p)
-    found = sum(bool(hamiltonian_path(random_graph(n, p, seed)).exists) for seed in range(20))
-    assert found <= 20 * bound + 4 * math.sqrt(20 * bound)
-    assert n == 64 or (bound < 1e-5 and found == 0)
-
-
-@pytest.mark.slow
-def test_existence_needs_a_logarithm():
-    """At (ln n + 3) / n a path exists with probability 0.9 and more."""
-    n = 128
-    p = (math.log(n) + 3) / n
-    found = [hamiltonian_path(random_graph(n, p, seed)).exists for seed in range(20)]
-    assert found.count(True) >= 16 and hamiltonian_path_bound(n, p) > 0.99
-
-
-def test_bound_is_the_distribution_of_its_event():
-    n, p, draws = 8, 0.3, 40_000
-    masks = np.random.default_rng(0).random((draws, n, n)) < p
-    masks[:, range(n), range(n)] = False
-    share = ((~masks.any(axis=2)).sum(axis=1) <= 1).mean()
-    assert abs(share - hamiltonian_path_bound(n, p)) < 4 * math.sqrt(0.25 / draws)
+def test_every_pattern_must_be_without_diagonal():
+    both = universality([NO_DIAGONAL.build(8), Full().build(8)])
+    assert both.sparsebert_theorem_1 is False
 
 
 # Lemma 2 #########################################################################################
@@ -291,7 +243,7 @@ def test_rectangles(graph, expected):
     ([[[True]]], {}, TypeError, "'graph' must be a BipartiteGraph"),
     ([Full().build(3)], {'max_layers': 0}, ValueError, "'max_layers' must be at least 1"),
     ([Full().build(3)], {'max_layers': 1.5}, TypeError, "'max_layers' must be an int"),
-    ([Full().build(3)], {'time_limit': 0}, ValueError, "'time_limit' must be a positive"),
+    ([Full().build(3)], {'time_limit': 0}, ValueError, "'time_limit' must be positive"),
 ])
 def test_bad_input(graphs, options, error, message):
     with pytest.raises(error, match=message):
@@ -300,9 +252,6 @@ def test_bad_input(graphs, options, error, message):
 
 @pytest.mark.parametrize('call, error, message', [
     (lambda: diffusion_universality(Full().build(3), hops=0), ValueError, "'hops' must be at"),
-    (lambda: expected_hamiltonian_cycles(1, 0.5), ValueError, "'n' must be at least 2"),
-    (lambda: expected_hamiltonian_cycles(4, 1.5), ValueError, r"'p' must be .*\(got 1.5\)"),
-    (lambda: hamiltonian_path_bound(4.5, 0.5), TypeError, "'n' must be an int"),
     (lambda: Clusters(0), ValueError, "'count' must be at least 1"),
     (lambda: Relays(1, listen=1), TypeError, "'listen' must be a bool"),
 ])

@@ -7,10 +7,10 @@ import scipy.sparse as sp
 import torch
 from scipy.sparse import linalg
 
-from analysis.adjacency import adjacency_of
 from analysis.attention import attention, directed_laplacian
 from analysis.expander import expander
 from analysis.graph_files import read_graph_file
+from analysis.graphs import adjacency_of
 from analysis.spectrum import spectrum
 
 RNG = np.random.default_rng(0)
@@ -128,10 +128,10 @@ def test_eigenvectors_that_do_not_converge_are_refused(question, is_banded, fail
             raise linalg.ArpackNoConvergence('No convergence', np.empty(0), np.empty((0, 0)))
         return np.ones(count), np.linalg.qr(RNG.random((matrix.shape[0], count)))[0]
 
-    monkeypatch.setattr('analysis.spectrum.extremes.linalg.eigsh', eigsh)
-    monkeypatch.setattr('analysis.spectrum.laplacian._DENSE_NODES', 0)
+    monkeypatch.setattr('analysis.spectrum.linalg.eigsh', eigsh)
+    monkeypatch.setattr('analysis.spectrum._DENSE_NODES', 0)
     if not is_banded:
-        monkeypatch.setattr('analysis.spectrum.extremes._FACTOR_WORK', 0)
+        monkeypatch.setattr('analysis.spectrum._FACTOR_WORK', 0)
     with pytest.raises(ValueError, match="^'graph' has extreme eigenvalues .*; measure"):
         question(weighted(40))
 
@@ -199,9 +199,9 @@ def test_eigenvalues_are_those_of_networkx(name):
 def test_extremes_are_those_of_the_whole_spectrum(graph, method, kind, monkeypatch):
     graph = random_weights(graph)
     expected = spectrum(graph, laplacian=kind, weights=True)
-    monkeypatch.setattr('analysis.spectrum.laplacian._DENSE_NODES', 0)
+    monkeypatch.setattr('analysis.spectrum._DENSE_NODES', 0)
     if method != 'shift-invert':
-        monkeypatch.setattr('analysis.spectrum.extremes._FACTOR_WORK', 0)
+        monkeypatch.setattr('analysis.spectrum._FACTOR_WORK', 0)
     result = spectrum(graph, laplacian=kind, weights=True, extremes=3)
     np.testing.assert_allclose(result.values, expected.values[result.index], atol=1e-10)
     assert method in (None, result.method)
@@ -251,11 +251,8 @@ FILES = {
     'a.gml': (lambda path: nx.write_gml(SIMPLE_GRAPH, path), {}, SIMPLE),
     'a.gexf': (lambda path: nx.write_gexf(SIMPLE_GRAPH, path), {}, SIMPLE),
     'a.txt': (lambda path: nx.write_edgelist(SIMPLE_GRAPH, path), {'edges': 'undirected'}, SIMPLE),
-    'a.metis': (text('3 2 001\n2 0.5\n1 0.5 3 2\n2 2\n'), {}, SIMPLE),
     'a.net': (text('*Vertices 3\n*Edges\n1 2 0.75\n2 3 2\n2 2 3\n'), {}, BOTH),
     'arcs.net': (text('*Vertices 3\n*Arcs\n1 2 0.75\n2 3 2\n*Edges\n2 2 3\n'), {}, DIRECTED),
-    'a.col': (text('p sp 3 2\na 1 2 0.75\na 2 3 2\na 2 2 3\n'), {}, DIRECTED),
-    'out.a': (text('% sym\n1 2 0.5\n2 3 2\n'), {}, SIMPLE),
     'plain.csv': (text('0,1\n1,2\n'), {}, [[0, 0, 0], [1, 0, 0], [0, 1, 0]])}
 
 

@@ -1,14 +1,13 @@
 """The command ``graphattn``: short names for modules and configs, from any folder."""
 
 import os
-import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import analysis
+from analysis.commands import COMMANDS as QUESTIONS
 from experiments import benchmarks, cli, papers
 from tests.forked import forked
 
@@ -27,7 +26,7 @@ def started(monkeypatch):
     ('test --ckpt_path x', 'experiments.train', 'test --ckpt_path x'),
     ('study two_hop --scale smoke', 'experiments.papers.diffuser.two_hop', '--scale smoke'),
     ('benchmark layer --quick', 'experiments.benchmarks.layer', '--quick'),
-    ('spectrum --n 8', 'analysis.spectrum', '--n 8'),
+    ('spectrum --n 8', 'analysis', 'spectrum --n 8'),
     ('compile --float64', 'experiments.compile', '--float64'),
     ('predict --run x --input y', 'experiments.predict', '--run x --input y')])
 def test_a_command_is_a_module(arguments, module, rest, started):
@@ -36,8 +35,7 @@ def test_a_command_is_a_module(arguments, module, rest, started):
     assert name == module and argv[1:] == rest.split()
 
 
-COMMANDS = ['train', 'compile', 'predict', *(
-    module.name for module in pkgutil.iter_modules(analysis.__path__) if module.ispkg), *(
+COMMANDS = ['train', 'compile', 'predict', *QUESTIONS, *(
     f'{group} {path.stem}' for group, package in (('study', papers), ('benchmark', benchmarks))
     for path in Path(package.__path__[0]).rglob('*.py') if '__main__' in path.read_text())]
 ANSWER = """

@@ -39,8 +39,8 @@ sys.meta_path.insert(0, Sender())
     (('-m', 'experiments.benchmarks.layer'), 'torch', signal.SIGINT),
     (('-m', 'experiments.papers.diffuser.two_hop'), 'torch', signal.SIGTERM),
     (('-m', 'experiments.cli', 'info'), 'experiments.cli', signal.SIGINT),
-    (('-m', 'analysis.spectrum'), 'analysis.spectrum', signal.SIGTERM),
-    (('-m', 'analysis.report'), 'matplotlib', signal.SIGINT)])
+    (('-m', 'analysis', 'spectrum'), 'analysis.spectrum', signal.SIGTERM),
+    (('-m', 'analysis', 'report'), 'matplotlib', signal.SIGINT)])
 def test_a_signal_during_the_imports_of_a_command(command, module, number, tmp_path):
     (tmp_path / 'sitecustomize.py').write_text(SENDER)
     ended = subprocess.run(

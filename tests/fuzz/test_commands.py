@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+from analysis.commands import COMMANDS
 from experiments import train
 from experiments.benchmarks.measure import run_benchmark
 from experiments.papers.diffuser import bag_of_words, rolling
@@ -88,7 +89,7 @@ def listed(given: dict[str, str]) -> list[str]:
 @cases(12)
 @given(data=st.data())
 def test_analysis(name, data):
-    main = importlib.import_module(f'analysis.{name}.__main__').main
+    main = COMMANDS[name]
     given = BASE | data.draw(options(*GRAPHS, *QUESTIONS[name]))
     check(lambda: main(listed(given)))
 
@@ -96,7 +97,7 @@ def test_analysis(name, data):
 @cases(12)
 @given(name=VALUES | st.just('sbm-3'), given=options('--out', '--seed', '--unknown', ''))
 def test_figures(name, given):
-    main = importlib.import_module('analysis.figures.__main__').main
+    main = COMMANDS['figures']
     check(lambda: main([name, *listed({'--out': 'results'} | given)]))
 
 

@@ -248,9 +248,10 @@ def test_a_picture_shows_the_edges_of_each_head_and_the_distances_of_each_layer(
 
 @pytest.mark.slow
 def test_a_report_has_a_row_for_each_head(tmp_path):
-    from analysis.report.__main__ import main
+    from analysis.commands import main
+
     profile(new_model('BERT'), [TOKENS]).save(tmp_path / 'bert.npz')
-    main(['--profile', str(tmp_path / 'bert.npz'), '--out', str(tmp_path / 'page.html')])
+    main(['report', '--profile', str(tmp_path / 'bert.npz'), '--out', str(tmp_path / 'page.html')])
     page = (tmp_path / 'page.html').read_text()
     assert page.count('<th scope="row">') == 8 + 1 and 'edges 95' in page  # and a mean
     assert 'encoder.layer.1.attention.self' in page

@@ -81,7 +81,7 @@ def test_the_edges_of_each_head_come_back():
     ((Data(x=IDS, batch=IDS),), ValueError, "'batch' must ascend"),
     ((Data(x=IDS, batch=IDS[:3]),), ValueError, "'batch' must.*10"),
     ((Data(x=IDS, ptr=torch.tensor([0, 9])),), ValueError, "'ptr' must rise from 0 to 10"),
-    ((Data(x=IDS.unsqueeze(1)),), ValueError, r"'tokens' must.*dimension.*\(10, 1\)"),
+    ((Data(x=IDS.unsqueeze(1)),), ValueError, r"'tokens' must.*batch.*\(10, 1\)"),
 ])
 def test_other_data_is_refused(arguments, error, match):
     with pytest.raises(error, match=match):

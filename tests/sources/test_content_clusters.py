@@ -76,7 +76,7 @@ def wrong(**changed):
     (lambda: cluster_source(3, 8)(torch.randn(5, 3, 4), torch.randn(5, 3, 4), torch.tensor([0, 5])),
      ValueError, r"'query' must have shape \[num_tokens, 3, 8\]"),
     (wrong(key=torch.zeros(3, 4)), ValueError, r"'key' must have shape \[2, 4\]"),
-    (wrong(query=torch.zeros(3, 4)), ValueError, r"'query' must have shape \[2, 4\]"),
+    (wrong(query=torch.zeros(3, 4)), ValueError, r"'query' must have shape \[2, channels\]"),
     (wrong(is_edge=torch.zeros(2, 2)), TypeError, "'is_edge' must be a bool Tensor"),
     (wrong(name='3'), TypeError, "'name' must be a ClusterKeys")])
 def test_what_is_wrong_is_refused(call, error, match):

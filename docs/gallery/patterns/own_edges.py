@@ -10,8 +10,8 @@ members.
 
 import networkx as nx
 
-from analysis.adjacency import symmetric_adjacency
 from analysis.diffusion import receptive_field
+from analysis.graphs import symmetric_adjacency
 from analysis.spectrum import Laplacian, spectrum
 from analysis.speed import speed
 from graphattn import BipartiteGraph, draw

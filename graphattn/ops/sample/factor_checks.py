@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_floating
+from graphattn._checks import check_floating, check_on, check_shape
 from graphattn._tensors import is_traced
 from graphattn.graphs.segments import Segments
 
@@ -17,23 +17,18 @@ def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
     """Raise an error unless the factors are valid and agree in shape and device."""
     check_floating(**factors)
     query_factor, mixing, key_factor = factors.values()
-    for name, factor in (('query_factor', query_factor), ('key_factor', key_factor)):
-        if factor.dim() != 2:
-            raise ValueError(f"'{name}' must have two dimensions, a row for each node of each head "
-                             f"and a column for each cluster (got shape {tuple(factor.shape)})")
-    num_clusters = query_factor.size(1)
-    if mixing.dim() not in (2, 3) or mixing.shape[-2:] != (num_clusters, num_clusters):
-        raise ValueError(f"'mixing' must have shape [{num_clusters}, {num_clusters}] or "
-                         f"[num_heads, {num_clusters}, {num_clusters}], because 'query_factor' has "
-                         f"{num_clusters} columns (got shape {tuple(mixing.shape)})")
-    if key_factor.size(1) != num_clusters or num_clusters == 0:
-        raise ValueError(f"'key_factor' and 'query_factor' must have the same number of columns "
-                         f"(clusters), at least one (got {key_factor.size(1)} and {num_clusters})")
+    check_shape('query_factor', query_factor, ('nodes', 'clusters'))
+    clusters = query_factor.size(1)
+    if clusters == 0:
+        raise ValueError(f"'query_factor' must have at least one column, a cluster (got shape "
+                         f"{tuple(query_factor.shape)})")
+    own = ", with the columns of 'query_factor'"
+    check_shape('key_factor', key_factor, ('nodes', clusters), own)
+    heads = ('heads',) if mixing.dim() == 3 else ()
+    check_shape('mixing', mixing, (*heads, clusters, clusters), own)
     for name, other in {**factors, 'query_ptr': query_ptr, 'key_ptr': key_ptr}.items():
-        if isinstance(other, Tensor) and other.device != query_factor.device:
-            raise ValueError(f"'{name}' must be on {query_factor.device}, the device of "
-                             f"'query_factor' (got {other.device}); pass "
-                             f"{name}.to('{query_factor.device}')")
+        if isinstance(other, Tensor):
+            check_on(name, other, query_factor.device, "'query_factor'")
     check_finite_and_not_negative(factors)
     _check_nodes_of_heads(factors)
 

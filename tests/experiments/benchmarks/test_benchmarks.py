@@ -68,23 +68,24 @@ def test_layers_at_their_initial_density_alone_are_not_drawn(tmp_path, capsys):
     assert "no figure, because it requires a density" in capsys.readouterr().out
 
 
-def test_the_first_argument_may_name_a_mode(capsys, tmp_path):
+def test_the_first_argument_may_name_a_mode(capsys, tmp_path, monkeypatch):
     @benchmark()
-    def main(out: Path) -> None:
-        """Say one."""
-        print('one', out)
+    def main(out: Path, size: int = 0) -> None:
+        """Say which."""
+        print('one', size)
 
     @benchmark()
     def other(out: Path, size: int = 1) -> None:
-        """Say other."""
+        """Say which."""
         print('other', size)
 
-    run_benchmark(main, ['--out', str(tmp_path)], other=other)
-    run_benchmark(main, ['other', '--size', '3', '--out', str(tmp_path)], other=other)
-    assert capsys.readouterr().out == f'one {tmp_path}\nother 3\n'
+    monkeypatch.setattr(windows, 'main', other)
+    run_benchmark(main, ['--out', str(tmp_path)], modes=['windows'])
+    run_benchmark(main, ['windows', '--size', '3', '--out', str(tmp_path)], modes=['windows'])
+    assert capsys.readouterr().out == 'one 0\nother 3\n'
     with pytest.raises(SystemExit):
-        run_benchmark(main, ['--help'], other=other)
-    assert 'Modes, as the first argument: other.' in capsys.readouterr().out
+        run_benchmark(main, ['--help'], modes=['windows'])
+    assert 'Modes, as the first argument: windows.' in capsys.readouterr().out
 
 
 def test_windows_of_grids_are_the_pairs_that_flex_attention_gets():

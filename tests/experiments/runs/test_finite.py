@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.spectrum import __main__ as spectrum
+from analysis.commands import main
 from experiments import load_run, predict, train
 from experiments.cli import CONFIGS
 from experiments.runs.checkpoints import LAST, write_checkpoint
@@ -55,7 +55,7 @@ def run_predict(folder, out):
 
 def run_spectrum(folder, out):
     with pytest.raises(SystemExit) as stop:
-        spectrum.main(['--checkpoint', str(folder), '--weights', '--out', str(out)])
+        main(['spectrum', '--checkpoint', str(folder), '--weights', '--out', str(out)])
     raise ValueError(stop.value.code)
 
 

@@ -1,17 +1,15 @@
 """A module of the user works in every command by ``--import``, and in none without it."""
 
 import os
-import pkgutil
 import shutil
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-import analysis
+from analysis import commands
 from experiments import load_run, predict, train
 from experiments.benchmarks import attention as benchmark
 from experiments.benchmarks.measure import run_benchmark
@@ -76,8 +74,7 @@ def trained(tmp_path_factory):
     return folder
 
 
-QUESTIONS = sorted(name for _, name, is_package in pkgutil.iter_modules(analysis.__path__)
-                   if is_package and name not in ('certificate', 'figures'))
+QUESTIONS = sorted(commands.COMMANDS.keys() - {'certificate', 'figures'})
 OPTIONS = {'speed': ['--at_least=0.01'], 'hamiltonian': ['--time_limit=1'],
            'universality': ['--time_limit=1'], 'report': ['--time_limit=1']}
 RUN = ['--checkpoint', 'run', '--samples=1']
@@ -90,10 +87,10 @@ COMMANDS = {
     'study': (lambda: run_function(study.main), ['--scale=smoke', '--patterns=[comb]']),
     'benchmark': (lambda: run_benchmark(benchmark.main),
                   ['--quick', '--pattern=comb', '--only=[numba]', '--nodes=[16]']),
-    **{name: (lambda name=name: import_module(f'analysis.{name}.__main__').main(), [
+    **{name: (lambda name=name: commands.main([name, *sys.argv[1:]]), [
         *RUN, *OPTIONS.get(name, [])]) for name in QUESTIONS},
-    'pattern': (lambda: import_module('analysis.spectrum.__main__').main(), ['--pattern=Comb(2)',
-                                                                             '--n=32'])}
+    'pattern': (lambda: commands.main(['spectrum', *sys.argv[1:]]), ['--pattern=Comb(2)',
+                                                                     '--n=32'])}
 
 
 @pytest.mark.parametrize('name', COMMANDS)

@@ -9,7 +9,7 @@ import torch
 from filelock import FileLock
 
 import experiments
-from analysis.spectrum.__main__ import main as spectrum
+from analysis.commands import COMMANDS
 from experiments import cli, predict, train
 from experiments.papers.study import Study
 from experiments.runs.checkpoints import BEST, LAST, PREVIOUS, write_checkpoint
@@ -146,7 +146,7 @@ REFUSED = {
         lambda place: place.study.trained('run', *place.options, LR)),
     'predicted with no such class': (damaged('config.yaml'), lambda place: predict.predict(
         str(place.run), str(place.data), str(place.run / 'summary.json'))),
-    'an analysis of no example': (as_before, lambda place: spectrum(
+    'an analysis of no example': (as_before, lambda place: COMMANDS['spectrum'](
         ['--checkpoint', place.last, '--example', '100000', '--out', str(place.run)])),
     'at work': (as_before, lambda place: at_work(place)),
 }

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from analysis.spectrum.__main__ import main as spectrum
+from analysis.commands import COMMANDS
 from experiments import load_run, predict, train
 from experiments.runs.checkpoints import LAST
 from experiments.runs.command import run_or_exit
@@ -127,7 +127,8 @@ def entrances(run):
     return {'load_run': lambda: load_run(run),
             'pretrained': lambda: pretrained_classifier(last, 2),
             'predict': lambda: predict.predict(str(run), 'hostile.py'),
-            'spectrum': lambda: spectrum(['--checkpoint', last, '--samples=1', '--out=results']),
+            'spectrum': lambda: COMMANDS['spectrum'](['--checkpoint', last, '--samples=1',
+                                                      '--out=results']),
             'test': lambda: train.main(['test', '--config', str(run / 'config.yaml'),
                                         '--ckpt_path', last, '--trainer.default_root_dir=tested'])}
 
