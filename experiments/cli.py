@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
@@ -27,10 +27,10 @@ from pathlib import Path
 
 from analysis.commands import COMMANDS as QUESTIONS
 from experiments.quick_help import without_libraries
+from experiments.runs.shipped import CONFIGS, config_names
 from experiments.signals import exit_on
 
 ROOT = Path(__file__).parent.parent
-CONFIGS = Path(__file__).parent / 'configs'
 TRAINING = {'train': 'fit', 'test': 'test'}  # commands of experiments.train
 GROUPS = {'study': 'papers', 'benchmark': 'benchmarks'}  # packages of experiments
 SHELLS = ('bash', 'zsh', 'fish')
@@ -105,7 +105,7 @@ def overview() -> str:
                       '--import mine, or --import folder/mine.py, imports a module of yours first, '
                       'such as one',
                       'that defines a pattern; patterns and configs may then name its classes.', '',
-                      'Configs: ' + ', '.join(_config_names())])
+                      'Configs: ' + ', '.join(config_names())])
 
 
 def information() -> str:
@@ -201,7 +201,7 @@ def _complete() -> None:
     elif len(words) == 1 and words[0] in GROUPS:
         completion.offer(_runnable(GROUPS[words[0]]))
     elif words[-1] == '--config':
-        completion.offer(_config_names(), files=True)
+        completion.offer(config_names(), files=True)
     else:  # the command's own parser completes its options, and exits before it prints its help
         command = words[:2 if words[0] in GROUPS else 1]
         completion.skip_words(len(command))
@@ -251,13 +251,8 @@ def _config_path(name: str) -> str:
         return name
     path = CONFIGS / f'{name}.yaml'
     if not path.exists():
-        _refuse('config', name, list(_config_names()))
+        _refuse('config', name, config_names())
     return str(path)
-
-
-def _config_names() -> Iterator[str]:
-    return (str(path.relative_to(CONFIGS).with_suffix('')) for path in
-            sorted(CONFIGS.rglob('*.yaml')))
 
 
 def _refuse(what: str, name: str, known: Sequence[str]) -> None:

@@ -12,10 +12,10 @@ import yaml
 from jsonargparse import Namespace, get_loader, set_dumper, set_loader
 from lightning.pytorch.cli import LightningArgumentParser
 
+from experiments.runs.shipped import CONFIGS, config_names
 from graphattn.utils.reading import check_aliases, read_yaml
 from graphattn.utils.trust import importing_only
 
-CONFIGS = Path(__file__).parents[1] / 'configs'
 _load = get_loader('yaml')  # reads 1e-3 as a number, unlike a reader of YAML 1.1
 
 
@@ -128,12 +128,6 @@ def on_its_base(config: Any) -> Any:
                 value = {part: value}
             lay_over(whole, value)
     return whole
-
-
-def config_names() -> list[str]:
-    """Return the names of the configs in experiments/configs."""
-    return [path.relative_to(CONFIGS).with_suffix('').as_posix()
-            for path in sorted(CONFIGS.rglob('*.yaml'))]
 
 
 def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:

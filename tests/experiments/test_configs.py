@@ -84,9 +84,16 @@ def with_pretraining(config: dict, folder: Path) -> dict:
     arguments = config['model']['init_args']
     if 'pretrained' in arguments:  # runs/GROUP/NAME/checkpoints/last.ckpt
         _, group, name, *_ = Path(arguments['pretrained']).parts
-        pretraining = yaml.safe_load((CONFIGS / group / f'{name}.yaml').read_text())
+        pretraining = laid_over(CONFIGS / group / f'{name}.yaml')
         arguments['pretrained'] = write_pretraining(folder, pretraining)
     return config
+
+
+@pytest.mark.parametrize('name', ['digits/sbm', 'documents/newsgroups'])
+def test_the_command_line_lays_a_config_over_its_base(name):
+    path = CONFIGS / f'{name}.yaml'
+    parsed = Parsed('fit', ['--config', str(path)]).config.as_dict()
+    assert 'base:' in path.read_text() and within(laid_over(path), parsed) == []
 
 
 @pytest.mark.parametrize('name', ['sbm/text', 'official/retrieval', 'clean/listops'])

@@ -24,7 +24,7 @@ from experiments.data.sequences import SequenceSource
 from experiments.data.text.choice_files import ChoiceSource
 from experiments.data.text.document_files import DocumentSource
 from experiments.data.text.question_files import QuestionSource
-from experiments.runs.config_file import Parser, bound_aliases
+from experiments.runs.config_file import Parser, bound_aliases, laid_over
 from graphattn.utils.reading import MAX_NODES
 from graphattn.utils.reading import read_yaml as read_file
 
@@ -116,7 +116,7 @@ def places(tree, place=()):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['digits/sbm', 'mlm/small_dam_s', 'graphs/gps'])
 def test_an_unknown_option_is_refused_at_every_level(name, tmp_path, monkeypatch):
-    config = yaml.safe_load((CONFIGS / f'{name}.yaml').read_text())
+    config = laid_over(CONFIGS / f'{name}.yaml')
     monkeypatch.setattr(train.TrainCLI, 'run', lambda _: None)
     for place in places(config):
         if place[-1:] == ('encodings',):  # their names are those of attributes of the graphs
@@ -130,3 +130,28 @@ def test_an_unknown_option_is_refused_at_every_level(name, tmp_path, monkeypatch
         with pytest.raises(ValueError, match='num_layer'):
             train.main(['fit', '--config', str(tmp_path / 'config.yaml'),
                         f'--trainer.default_root_dir={tmp_path / "run"}'])
+
+
+def test_a_config_stands_on_another_one(tmp_path):
+    path = tmp_path / 'mine.yaml'
+    path.write_text("""
+base: digits/sbm
+model.init_args.lr: 0.5
+model.init_args.model.init_args.encoder.init_args:
+  channels: 32
+  source: {class_path: graphattn.sources.PatternSource, init_args: {pattern: Full}}
+""")
+    own, base = laid_over(path), laid_over(CONFIGS / 'digits/sbm.yaml')
+    assert own['model']['init_args']['lr'] == 0.5 and own['data'] == base['data']
+    encoder, before = (config['model']['init_args']['model']['init_args']['encoder']['init_args']
+                       for config in (own, base))
+    assert encoder == before | {'channels': 32, 'source': {
+        'class_path': 'graphattn.sources.PatternSource', 'init_args': {'pattern': 'Full'}}}
+
+
+@pytest.mark.parametrize('name', ['digits/sbn', '../configs/digits/sbm', '/etc/x', 3])
+def test_the_base_of_a_config_is_one_of_this_project(name, tmp_path):
+    path = tmp_path / 'mine.yaml'
+    path.write_text(yaml.safe_dump({'base': name}))
+    with pytest.raises(ValueError, match="'base' must be the name of a config"):
+        laid_over(path)
