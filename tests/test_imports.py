@@ -69,7 +69,7 @@ MAY_IMPORT = {
     'experiments.entry': {'experiments.cli', 'experiments.signals', 'testing'},
     'experiments.quick_help': set(),
     'experiments.completion': set(),
-    'experiments.cli': {'ops', 'graphattn', 'utils', 'experiments.quick_help',
+    'experiments.cli': {'ops', 'graphattn', 'utils', 'experiments.quick_help', 'experiments.runs',
                         'experiments.completion', 'experiments.signals', 'analysis'},
     'experiments.baselines': ALL,
     'experiments.papers': ALL | TRAINING | {'experiments.train', 'experiments.predict',
