@@ -1,7 +1,7 @@
 r"""Masked language modelling of long documents (Diffuser, Table S.2), in bits.
 
-    python -m experiments.papers.diffuser.pretraining --scale small
-    python -m experiments.papers.diffuser.pretraining --scale paper \
+    graphattn study pretraining --scale small
+    graphattn study pretraining --scale paper \
         --corpus data/books_news_wikipedia \
         --roberta data/roberta-base/model.safetensors --tokenizer data/roberta-base/tokenizer.json
 
@@ -24,27 +24,38 @@ import numpy as np
 from jsonargparse.typing import PositiveInt
 
 from experiments.data.ngrams import ngram_bits
-from experiments.data.text.corpus import build_docs, is_held_out, read_documents
+from experiments.data.text.corpus import is_held_out, read_documents
 from experiments.data.text.encoding import EncodedCorpus
-from experiments.papers.diffuser.document_runs import CONFIGS
-from experiments.papers.diffuser.task_runs import (
+from experiments.papers.diffuser.documents import CONFIGS
+from experiments.papers.diffuser.tasks import (
     COUNT,
     DIFFUSER,
     FULL,
-    TaskRuns,
+    ONE_HOP,
     attentions,
     counting_rows,
 )
-from experiments.papers.few_documents import write_few_documents
 from experiments.papers.figures import bars
-from experiments.papers.runs import SHIPPED, at_scale, chosen
-from experiments.papers.study import ScaleName, Study, data_of
+from experiments.papers.local_data import documentation
+from experiments.papers.study import (
+    OUT,
+    SHIPPED,
+    Runs,
+    ScaleName,
+    Study,
+    Table,
+    at,
+    at_scale,
+    chosen,
+    data_of,
+    over_seeds,
+)
+from experiments.runs.checkpoints import LAST
 from experiments.runs.command_line import run_function
 
-SEEDS = {'smoke': 1, 'small': 3, 'paper': 1}
 DEFAULT = {'smoke': (FULL, DIFFUSER),
-           'small': (FULL, 'Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER),
-           'paper': ('Longformer', 'BigBird', 'Diffuser, 1 hop', DIFFUSER)}
+           'small': (FULL, 'Longformer', 'BigBird', ONE_HOP, DIFFUSER),
+           'paper': ('Longformer', 'BigBird', ONE_HOP, DIFFUSER)}
 ORDERS = (0, 2, 5)  # numbers of context bytes of the n-grams
 UNITS = ('token', 'character', 'byte')
 BITS = {f'bits per {unit}': (f'bits_per_{unit}', 1.) for unit in UNITS}
@@ -53,12 +64,13 @@ AT_FIRST = 'bits per token, step 0'
 # 50,000 steps, except for RoBERTa, which is not trained further.
 PAPER = {DIFFUSER: (3.52, 1.96, 1.68), 'Longformer': (None, None, 1.86),
          'BigBird': (None, None, 1.82), FULL: (None, None, 2.02)}
+PRINTED = 'paper, 0 steps', 'paper, 10K', 'paper, in the end'
 MAX_BYTES, MAX_TOKENS = 2**25, 2**23  # maximum size of each part, for the n-grams
 
 
 def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str | None = None,
          roberta: str | None = None, tokenizer: str | None = None,
-         seeds: PositiveInt | None = None, out: Path = Path('runs/studies')) -> None:
+         seeds: PositiveInt | None = None, out: Path = OUT) -> None:
     """Pre-train a model with each kind of attention.
 
     Args:
@@ -72,47 +84,40 @@ def main(scale: ScaleName = 'small', names: list[str] | None = None, corpus: str
         seeds: Number of trainings of each kind of attention.
         out: The folder of all studies.
     """
-    study = Study('pretraining', scale, out)
-    known = attentions(COUNT[scale])
+    study, known = Study('pretraining', scale, out), attentions(COUNT[scale])
     names = chosen('names', names or DEFAULT[scale], known)
-    text = Path(corpus) if corpus else local_corpus(study)
-    options = ['--data.init_args.corpus', str(text), *study.cache]
-    options += ['--data.init_args.tokenizer', tokenizer] if tokenizer else []
+    text = Path(corpus) if corpus else documentation(study)
+    options = ('--data.init_args.corpus', str(text), *study.cache)
+    options += ('--data.init_args.tokenizer', tokenizer) if tokenizer else ()
+    options += ('--model.init_args.roberta', roberta) if roberta else ()
     configs = ((SHIPPED / 'pretraining/diffuser.yaml',) if scale == 'paper'
                else at_scale(CONFIGS, scale, 'pretraining.yaml'))
-    begin = None
-    if roberta:
-        options += ['--model.init_args.roberta', roberta]
-    elif scale != 'paper':
-        begin = TaskRuns(study, 'pieces', configs + at_scale(CONFIGS, scale, 'pieces.yaml'),
-                         tuple(options))
-    runs = TaskRuns(study, 'pretraining', configs, tuple(options), begin)
-    number, rows = range(seeds or SEEDS[scale]), []
+    runs, start = (Runs(study, name, configs, options) for name in
+                   ('pretraining', 'pretraining-start'))
+    pieces = Runs(study, 'pieces', configs + at_scale(CONFIGS, scale, 'pieces.yaml'), options)
+
+    def trained(runs: Runs, name: str, seed: int, *more: str) -> Path:
+        begin = () if roberta or scale == 'paper' else ('--model.init_args.pretrained', str(
+            pieces.trained(known[FULL], seed) / 'checkpoints' / LAST))
+        return runs.trained(known[name], seed, *begin, *more)
+
+    numbers, rows = at(scale, (1, 3, 1), seeds), []
     for name in names:
-        first = runs.scored(known[name], number, {AT_FIRST: ('bits_per_token', 1.)},
-                            '--trainer.max_steps', '0', suffix='-start')
+        first = over_seeds((trained(start, name, seed, '--trainer.max_steps', '0')
+                            for seed in numbers), {AT_FIRST: ('bits_per_token', 1.)})
         rows.append({'attention': name, AT_FIRST: first[AT_FIRST],
-                     **runs.scored(known[name], number, BITS), **dict(zip(
-                         ('paper, 0 steps', 'paper, 10K', 'paper, in the end'),
-                         PAPER.get(name, (None,) * 3)))})
-    rows += [neighbours(runs.trained(known[names[0]], 0)), *byte_models(text)]
+                     **over_seeds((trained(runs, name, seed) for seed in numbers), BITS),
+                     **dict(zip(PRINTED, PAPER.get(name, (None,) * 3)))})
+    rows += [neighbours(trained(runs, names[0], 0)), *byte_models(text)]
     few = 'a little of ' if scale == 'smoke' else ''
     about = f'text: {corpus or f"{few}the documentation of this Python"}'
-    figure = bars(rows, 'attention', ['bits per token', 'bits per character'],
-                  f'Masked tokens; models that only count are grey.\n{about}')
-    study.report(rows, figure, about)
-
-
-def local_corpus(study: Study) -> Path:
-    """Return the folder of the documentation of the installed Python. At the scale smoke, it is a
-    small part."""
-    return study.made('documentation',
-                      write_few_documents if study.scale == 'smoke' else build_docs)
+    study.report(Table(rows, bars(
+        rows, 'attention', ['bits per token', 'bits per character'],
+        f'Masked tokens; models that only count are grey.\n{about}'), about))
 
 
 def neighbours(run: Path) -> dict:
-    """Return the row of a baseline that predicts each token from the two tokens beside it, on the
-    data of a run."""
+    """Return the row of a baseline that predicts each token from the two tokens beside it."""
     data = data_of(run)
     data.setup()
     train, test = (token_documents(data.examples[part].corpus) for part in ('train', 'test'))
@@ -123,21 +128,17 @@ def neighbours(run: Path) -> dict:
 
 
 def token_documents(corpus: EncodedCorpus) -> list[np.ndarray]:
-    """Return the tokens of the first documents of a corpus, one array for each, up to
-    ``MAX_TOKENS`` tokens in total."""
     ends = corpus.sentence_ptr[corpus.document_ptr]
     return np.split(corpus.tokens[:MAX_TOKENS], ends[(0 < ends) & (ends < MAX_TOKENS)])
 
 
 def byte_models(corpus: Path) -> list[dict]:
-    """Return the rows of n-grams of bytes. The n-grams are counted in the training part of a
-    corpus, and evaluated on its development part."""
+    """Return the rows of n-grams of bytes, counted in the training part of a corpus."""
     parts: dict[bool, list[np.ndarray]] = {True: [], False: []}
     left = {True: MAX_BYTES, False: MAX_BYTES}
     num_characters = 0
     for document in read_documents(corpus):
-        held_out = is_held_out(document)
-        text = ' '.join(document)
+        held_out, text = is_held_out(document), ' '.join(document)
         content = np.frombuffer(text.encode(), np.uint8)
         if left[held_out] < content.size:
             continue

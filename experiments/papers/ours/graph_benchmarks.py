@@ -1,7 +1,7 @@
 r"""PATTERN and CLUSTER, two benchmarks of graph transformers. The graphs of both are sampled from
 block models.
 
-    python -m experiments.papers.ours.graph_benchmarks --scale small
+    graphattn study graph_benchmarks --scale small
 
 The study trains one graph transformer with several kinds of attention among the nodes of a graph.
 They are: none; full (GPS); along an expander and the edges of the data, with a virtual node
@@ -24,8 +24,17 @@ from pathlib import Path
 from jsonargparse.typing import PositiveInt
 
 from experiments.papers.figures import points
-from experiments.papers.runs import SHIPPED, Runs, chosen, over_seeds
-from experiments.papers.study import ScaleName, Study
+from experiments.papers.study import (
+    OUT,
+    SHIPPED,
+    Runs,
+    ScaleName,
+    Study,
+    Table,
+    at,
+    chosen,
+    over_seeds,
+)
 from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary
 
@@ -41,7 +50,6 @@ DEFAULT = ['messages alone', 'full (GPS)', 'Exphormer', 'expander and edges', 'b
            'block model and edges']
 PUBLISHED = {'PATTERN': {'full (GPS)': 86.69, 'Exphormer': 86.74},
              'CLUSTER': {'full (GPS)': 78.02, 'Exphormer': 78.07}}
-SEEDS = {'smoke': 1, 'small': 3, 'paper': 10}
 MODEL = '--model.init_args.model.init_args'
 SMALL = ('--trainer.max_epochs', '10', '--model.init_args.lr', '1e-3', f'{MODEL}.num_layers', '4',
          '--data.init_args.num_graphs', '[2000,500,500]')
@@ -54,14 +62,14 @@ OPTIONS = {'smoke': SMOKE, 'small': SMALL, 'paper': ()}
 
 def main(scale: ScaleName = 'small', datasets: list[str] | None = None,
          models: list[str] | None = None, seeds: PositiveInt | None = None,
-         out: Path = Path('runs/studies')) -> None:
+         out: Path = OUT) -> None:
     """Train each model on each data set.
 
     Args:
         scale: Scale of the study: smoke, small or paper.
         datasets: PATTERN, CLUSTER or both.
         models: Some of: messages alone, full (GPS), Performer, Exphormer, expander and edges, block
-            model, block model and edges, hop mask.
+            model, block model and edges.
         seeds: Number of trainings of each kind.
         out: The folder of all studies.
     """
@@ -71,8 +79,12 @@ def main(scale: ScaleName = 'small', datasets: list[str] | None = None,
     rows = []
     for dataset in datasets:
         for model in models:
-            runs = [_trained(study, dataset, model, seed)
-                    for seed in range(seeds or SEEDS[scale])]
+            name, *options = MODELS[model] or ('gps',)
+            configs = CONFIGS / 'gps.yaml', CONFIGS / 'gps' / f'{name}.yaml'
+            training = Runs(study, f'graphs-{dataset.lower()}', configs[:2 if MODELS[model] else 1],
+                            ('--data.init_args.dataset', dataset, *OPTIONS[scale], *options,
+                             *study.cache))
+            runs = [training.fit(name, seed) for seed in at(scale, (1, 3, 10), seeds)]
             reports = [read_summary(run) for run in runs]
             rows.append({
                 'data': dataset, 'attention': model, **over_seeds(runs, METRICS),
@@ -81,20 +93,10 @@ def main(scale: ScaleName = 'small', datasets: list[str] | None = None,
                                                 for report in reports),
                 'published, %': PUBLISHED[dataset].get(model)})
     about = 'graphs drawn from the published distribution; published rows: more graphs and steps'
-    title = f'Accuracy over classes of nodes.\n{about}'
     levels = {dataset: {'GPS, published': PUBLISHED[dataset]['full (GPS)']} for dataset in datasets}
-    figure = points(rows, 'attention', [*METRICS], title, panel='data', levels=levels)
-    study.report(rows, figure, about)
-
-
-def _trained(study: Study, dataset: str, model: str, seed: int) -> Path:
-    overlay, *options = MODELS[model] or ('gps',)
-    configs = [CONFIGS / 'gps.yaml']
-    configs += [] if overlay == 'gps' else [CONFIGS / 'gps' / f'{overlay}.yaml']
-    runs = Runs(study, f'graphs-{dataset.lower()}', tuple(configs),
-                ('--data.init_args.dataset', dataset, *OPTIONS[study.scale], *options,
-                 *study.cache))
-    return runs.fit(overlay, seed)
+    figure = points(rows, 'attention', [*METRICS], f'Accuracy over classes of nodes.\n{about}',
+                    panel='data', levels=levels)
+    study.report(Table(rows, figure, about))
 
 
 if __name__ == '__main__':

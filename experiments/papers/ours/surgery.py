@@ -1,9 +1,9 @@
 r"""Losses of a trained dense model after each of its heads was given a graph, compared with other
 graphs of the same density.
 
-    python -m experiments.papers.ours.surgery --scale small
-    python -m experiments.papers.ours.surgery --scale small --trained gpt2
-    python -m experiments.papers.ours.surgery --scale small --model FOLDER --data ids.npy
+    graphattn study surgery --scale small
+    graphattn study surgery --scale small --trained gpt2
+    graphattn study surgery --scale small --model FOLDER --data ids.npy
 
 The model is a GPT-2 of 8 layers and 8 heads, trained on microbial communities, from the package
 ``microformer-mgm`` (MIT licence; pip install --no-deps microformer-mgm). The data are sequences of
@@ -45,8 +45,7 @@ from torch import Tensor, nn
 from analysis.certificate import certificate
 from experiments.papers.figures import points
 from experiments.papers.ours.dense_models import LR, Kind, dense_model, mask_of
-from experiments.papers.runs import mean_and_spread, spread_of
-from experiments.papers.study import ScaleName, Study
+from experiments.papers.study import OUT, ScaleName, Study, Table, mean_and_spread, spread_of
 from experiments.runs.command_line import run_function
 from experiments.sparsify import as_input, load_model
 from experiments.surgery import Adaptation, adapt, drawn_tokens, loss_of, mean_loss
@@ -92,7 +91,7 @@ SCALES = {'smoke': Scale((.3,), 1, 2, 4, 2, 12, 32, 8),
 def main(scale: ScaleName = 'small', trained: Kind | None = None, model: Path | None = None,
          data: Path | None = None, mask_token: NonNegativeInt | None = None,
          densities: list[float] | None = None, seeds: PositiveInt | None = None,
-         steps: NonNegativeInt | None = None, out: Path = Path('runs/studies')) -> None:
+         steps: NonNegativeInt | None = None, out: Path = OUT) -> None:
     """Fit graphs to the heads of a dense model, and compare them with other graphs after the same
     training.
 
@@ -121,9 +120,7 @@ def main(scale: ScaleName = 'small', trained: Kind | None = None, model: Path | 
     setting = Setting(study, dense, tokens[sizes.held_out:], tokens[:sizes.held_out], sizes,
                       mask_token, LR if trained else 1e-4)
     measured = setting.profile()
-    costs = setting.costs(measured)
-    before = setting.loss(dense)
-    rows = []
+    costs, before, rows = setting.costs(measured), setting.loss(dense), []
     for density in sizes.densities:
         for name in (FIT, FIT_ALL, CLUSTERED, *FAMILIES):
             if name in FAMILIES and setting.of_family(name, density) is None:
@@ -142,7 +139,13 @@ def main(scale: ScaleName = 'small', trained: Kind | None = None, model: Path | 
     about = (f'dense loss {before:.4f}, {further:.4f} after the same training; '
              f'{len(setting.train)} sequences of {sizes.least} to {longest} tokens, '
              f'{sizes.steps} steps of {setting.settings(0).batch_size}')
-    study.report(rows, _draw(rows, about), about)
+    drawn = [{'edges': row['edges'], 'pairs': f"{row['density, %']:g} % of the pairs",
+              'when': when, LOSS: row[f'{when}, {LOSS}'],
+              spread_of(LOSS): row[spread_of(f'{when}, {LOSS}')]}
+             for row in rows for when in (BEFORE, AFTER)]
+    lines = about.replace('; ', ';\n')
+    study.report(Table(rows, points(drawn, 'edges', [LOSS], f'A dense model along graphs.\n{lines}',
+                                    panel='pairs', series='when'), about))
     told = correlations(measured, costs, min(longest, 256))
     print('rank correlations with the costs of heads: ' + ', '.join(
         f'{name} {value:.2f}' for name, value in told.items()))
@@ -151,7 +154,7 @@ def main(scale: ScaleName = 'small', trained: Kind | None = None, model: Path | 
 
 
 class Setting(NamedTuple):
-    """A dense model, its data, and the study that stores the results."""
+    """A dense model, its data, and the study that keeps what was computed."""
 
     study: Study
     dense: nn.Module
@@ -171,28 +174,20 @@ class Setting(NamedTuple):
         path = self.study.folder / 'profile.npz'
         if path.is_file():
             return Profile.load(path)
-        measured = profile(self.dense, map(as_input, self.train[:self.sizes.profiled].split(4)),
+        measured = profile(self.dense, map(as_input, self.profiled.split(4)),
                            patterns=[*chain(*CANDIDATES.values())])
         measured.save(path)
         return measured
 
     def costs(self, measured: Profile) -> np.ndarray:
+        """Return the rise of the loss for each head."""
         some = partial(mean_loss, tokens=self.held_out[:8], loss=self._own_loss, batch_size=8)
         return np.array(self._once('costs', lambda: head_costs(self.dense, measured,
                                                                some).tolist()))
 
     def trained(self, name: str, density: float, seed: int, measured: Profile,
                 costs: np.ndarray) -> dict[str, float]:
-        """Return the density and the losses of the model along one kind of edges, before and after
-        training.
-
-        Args:
-            name: The kind of edges, as in the table.
-            density: Maximum density of the graphs.
-            seed: Seed of the training.
-            measured: The profile of the model.
-            costs: The cost of each head, ``[num_heads]``.
-        """
+        """Return the density and the losses along one kind of edges, before and after training."""
         def run() -> dict[str, float]:
             along, true = self.along(name, density, measured, costs)
             sparse = attach(copy.deepcopy(self.dense), along)
@@ -203,50 +198,47 @@ class Setting(NamedTuple):
 
     def along(self, name: str, density: float, measured: Profile,
               costs: np.ndarray) -> tuple[object, float]:
-        """Return the graphs of one kind of edges, as an argument of
-        :func:`graphattn.hugging_face.attach`, and their density. Arguments are as in
-        :meth:`trained`."""
+        """Return the graphs of one kind of edges to attach the model to, and their density."""
         if name in FAMILIES:
             return self.of_family(name, density)
-        among = measured if name == FIT_ALL else of_positions(measured)
-        chosen = fit(among, density, costs=costs)
+        chosen = fit(measured if name == FIT_ALL else of_positions(measured), density, costs=costs)
         if name == CLUSTERED:
             others = self.train[self.sizes.profiled:2 * self.sizes.profiled]
             chosen = with_clusters(self.dense, chosen, measured, partial(
                 mean_loss, tokens=others, loss=self._own_loss, batch_size=8))
         edges = (chosen.density * measured.keys).mean()
-        return chosen.along(), float(edges * sum(self.lengths) / self.num_pairs)
+        return chosen.along(), float(edges * sum(self._lengths) / self._num_edges(Full()))
 
     def of_family(self, name: str, density: float) -> tuple[str, float] | None:
-        """Return the densest pattern of a family that does not exceed a density, and its density,
-        at the lengths of the profiled sequences. Return ``None`` if all patterns are denser."""
-        allowed, lengths = _allowed(self.mask_token is None), self.lengths
-        pairs, best = _num_edges(allowed, lengths), None
+        """Return the densest pattern of a family within a density, and its density, if any."""
+        pairs, best = self._num_edges(Full()), None
         for pattern in FAMILIES[name]:
-            true = _num_edges(parse(pattern) & allowed, lengths) / pairs
+            true = self._num_edges(parse(pattern)) / pairs
             if true > density:
                 break
             best = pattern, true
         return best
 
     @property
-    def lengths(self) -> list[int]:
-        """Number of tokens of each profiled sequence."""
-        return (self.train[:self.sizes.profiled] != PADDING).sum(1).tolist()
+    def profiled(self) -> Tensor:
+        return self.train[:self.sizes.profiled]
 
     @property
-    def num_pairs(self) -> int:
-        """Number of pairs of the profiled sequences along which full attention may attend. A layer
-        of the model with a window of its own attends to fewer."""
-        return _num_edges(_allowed(self.mask_token is None), self.lengths)
+    def _lengths(self) -> list[int]:
+        return (self.profiled != PADDING).sum(1).tolist()
+
+    def _num_edges(self, pattern: Pattern) -> int:
+        """Count the edges, within what the model may attend to, of the profiled sequences."""
+        pattern = pattern & _allowed(self.mask_token is None)
+        return sum(count * pattern.build(length, seed=0, crop=True).num_edges
+                   for length, count in Counter(self._lengths).items())
 
     @property
     def _own_loss(self) -> Loss:
         return loss_of(self.dense, self.mask_token)
 
     def _once(self, name: str, compute: Callable[[], object]) -> object:
-        """Return the result of ``compute()``, which is stored as JSON in the study's folder and
-        computed only once."""
+        """Return the result of ``compute()``, which the study's folder keeps as JSON."""
         path = self.study.folder / 'runs' / f'{name}.json'
         if not path.is_file():
             print(f'surgery: {name}')
@@ -256,33 +248,19 @@ class Setting(NamedTuple):
 
 
 def of_positions(measured: Profile) -> Profile:
-    """Return the profile without clusters by content among its candidates, so that only patterns
-    are left."""
+    """Return the profile of patterns alone, without clusters by content."""
     return measured.among([name for name in measured.patterns if 'clusters' not in name])
 
 
 def _allowed(is_causal: bool) -> Pattern:
-    """Return a pattern of all pairs along which a model may attend: earlier keys for a causal
-    model, and otherwise all keys."""
     return Causal() if is_causal else Full()
 
 
-def _num_edges(pattern: Pattern, lengths: list[int]) -> int:
-    return sum(count * pattern.build(length, seed=0, crop=True).num_edges
-               for length, count in Counter(lengths).items())
-
-
 def correlations(measured: Profile, costs: np.ndarray, length: int) -> dict[str, float]:
-    """Return Spearman's correlations of measures of heads with the costs of heads, by the name of
-    the measure.
+    """Return Spearman's correlations of measures of heads, and of their graphs, with their costs.
 
-    Some measures are of a graph. The graph of a head is the smallest candidate of the profile that
-    holds at least 90 % of the weight that any candidate holds.
-
-    Args:
-        measured: The profile of the model.
-        costs: Rise of the loss for each head, ``[num_heads]``.
-        length: Number of tokens of the graphs that are measured.
+    The graph of a head is the smallest candidate that holds at least 90 % of the weight that any
+    candidate holds, at a length.
     """
     measured = of_positions(measured)
     enough = measured.pattern_share >= .9 * measured.pattern_share.max(1, keepdims=True)
@@ -328,16 +306,6 @@ def _untrained() -> nn.Module:
     return GPT2LMHeadModel(GPT2Config(
         vocab_size=40, n_positions=32, n_embd=16, n_layer=2, n_head=2, bos_token_id=0,
         eos_token_id=1, pad_token_id=2)).eval()
-
-
-def _draw(rows: list[dict], about: str):
-    drawn = [{'edges': row['edges'], 'pairs': f"{row['density, %']:g} % of the pairs",
-              'when': when, LOSS: row[f'{when}, {LOSS}'],
-              spread_of(LOSS): row[spread_of(f'{when}, {LOSS}')]}
-             for row in rows for when in (BEFORE, AFTER)]
-    lines = about.replace('; ', ';\n')
-    return points(drawn, 'edges', [LOSS], f'A dense model along graphs.\n{lines}',
-                  panel='pairs', series='when')
 
 
 if __name__ == '__main__':

@@ -19,8 +19,8 @@ from experiments.baselines import Baseline, Linear, Linformer, Nystromformer, Pe
 from experiments.benchmarks import flops
 from experiments.benchmarks.layer import bring_to_density, infer, train
 from experiments.benchmarks.measure import free_at_once, peak_bytes
-from experiments.papers.diffuser.document_runs import TELEPORT
-from experiments.papers.sbm_transformer.long_range_runs import FULL, patterns_at
+from experiments.papers.sbm_transformer.long_range import FULL, patterns_at
+from experiments.papers.study import TELEPORT
 from graphattn import BipartiteGraph
 from graphattn.graphs import GRAPHS
 from graphattn.layers import GraphAttention
@@ -69,19 +69,13 @@ PATTERNS = [name for name in patterns_at(2048, RADIUS) if name != FULL]
 
 
 class Case(NamedTuple):
-    """A kind of attention whose costs are measured: its name, the number n of tokens, and for block
-    models the density of the graph."""
+    """A kind of attention on n tokens, for block models with graphs of a density."""
 
     name: str
     n: int
     density: float | None = None
 
-    def tokens(self) -> tuple[Tensor, Tensor]:
-        torch.manual_seed(0)
-        return torch.randn(self.n, CHANNELS), torch.tensor([0, self.n])
-
     def pattern(self) -> tuple[Pattern, int]:
-        """Return the pattern along which this case attends, and the number of hops."""
         return patterns_at(self.n, RADIUS)[self.name]
 
     def layer(self) -> nn.Module:
@@ -94,34 +88,27 @@ class Case(NamedTuple):
             pattern, hops = self.pattern()
             return GraphAttention(CHANNELS, HEADS, PatternSource(pattern), hops=hops,
                                   teleport=TELEPORT if hops > 1 else 0.)
-        if self.name == POISSON:  # edges of this distribution have probability 1 - exp(-p)
-            source = BlockModelSource(HEADS, WIDTH, CLUSTERS, distribution='poisson',
-                                      exploration=0.)
-            bring_to_density(source, -math.log1p(-self.density))
-        else:
-            source = BlockModelSource(HEADS, WIDTH, CLUSTERS, exploration=0.)
-            bring_to_density(source, self.density)
+        is_poisson = self.name == POISSON  # where an edge has probability 1 - exp(-p)
+        source = BlockModelSource(HEADS, WIDTH, CLUSTERS, exploration=0.,
+                                  distribution='poisson' if is_poisson else 'bernoulli')
+        bring_to_density(source, -math.log1p(-self.density) if is_poisson else self.density)
         return GraphAttention(CHANNELS, HEADS, source)
 
     def attend(self) -> tuple[nn.Module, Callable[[], Tensor]]:
-        """Return the layer of this case, and a function without arguments that applies it to random
-        tokens. For ``EDGES``, the function attends along a fixed graph."""
-        layer, (x, ptr) = self.layer(), self.tokens()
+        """Return the layer, and a function that applies it to tokens."""
+        layer, (x, ptr) = self.layer(), self._tokens()
         if self.name == EDGES:
             graph = cache(self.graph)
             return layer, lambda: layer(x, ptr, graph=graph())
         return layer, lambda: layer(x, ptr)
 
     def graph(self) -> BipartiteGraph | None:
-        """Return the graph along which this case attends, or ``None`` for attention without a
-        graph."""
+        """Return the graph along which this case attends, if there is one."""
         with torch.no_grad():
-            return self.layer().eval()(*self.tokens(), return_graph=True)[1]
+            return self.layer().eval()(*self._tokens(), return_graph=True)[1]
 
     def steps(self, trains: bool = False) -> flops.Steps:
-        """Return the operations of one head on one sequence, as a dict from the name of a step to
-        its number of operations. With ``trains``, operations that only the gradient needs are
-        included."""
+        """Return the operations of one head by step, maybe with those of the gradient alone."""
         if self.name in STEPS:
             return STEPS[self.name](self.n, WIDTH, RANKS.get(self.name, 0))
         num_edges = self.graph().num_edges
@@ -132,24 +119,25 @@ class Case(NamedTuple):
         return flops.block_model(self.n, WIDTH, CLUSTERS, self._drawn(), num_edges / HEADS, trains)
 
     def _drawn(self) -> flops.Steps:
-        """Return the operations by which one head samples its graph, as in :meth:`steps`."""
+        """Return the operations by which one head samples its graph."""
         if self.name == POISSON:
             return flops.algorithm_1(self.n, CLUSTERS)
-        layer, (x, ptr) = self.layer().eval(), self.tokens()
+        layer, (x, ptr) = self.layer().eval(), self._tokens()
         query, key = (linear(x).unflatten(-1, (HEADS, -1))
                       for linear in (layer.lin_query, layer.lin_key))
         model = layer.source.block_model(query, key, ptr)
         return {name: number / HEADS for name, number in flops.sampler(model).items()}
 
+    def _tokens(self) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        return torch.randn(self.n, CHANNELS), torch.tensor([0, self.n])
+
 
 def peaks(case: Case) -> tuple[int, int]:
-    """Return the peak memory of inference and of a training step, in bytes.
-
-    The memory of the graph is included. All loops are compiled before the measurement.
-    """
+    """Return the peak bytes of inference and of a training step, with the graph."""
     free_at_once()
     for step in (infer, train):
-        step(*case.attend())
+        step(*case.attend())  # loops are compiled now
     found = []
     for step in (infer, train):
         GRAPHS.clear()

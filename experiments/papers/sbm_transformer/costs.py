@@ -1,7 +1,6 @@
-r"""Costs of each kind of attention at Long Range Arena's lengths (SBM, Tables 3, 5, 6; Diffuser,
-S.4).
+r"""Costs of each kind of attention at Long Range Arena's lengths (SBM, Tables 3, 5; Diffuser, S.4).
 
-    python -m experiments.papers.sbm_transformer.costs --scale small
+    graphattn study costs --scale small
 
 The study measures one layer of every kind of attention on one sequence, with the sizes of the
 paper's models. Operations include the probabilities for sampling a graph, which the paper's Table 5
@@ -11,9 +10,8 @@ include graphs.
 ``table.csv`` compares the kinds of attention. Operations and peaks are relative to full attention,
 with the values of the paper's Table 3. Times are relative to torch's full attention, which is the
 faster one. ``steps.csv`` lists the operations of a block model's head, step by step, in the order
-of Table 5. ``classes.csv`` lists the growth of operations when n, d or k doubles, and of inference
-memory with n, compared with Table 6. ``crossings.csv`` lists the densities at which block models
-cost as much as full attention.
+of Table 5. ``crossings.csv`` lists the densities at which block models cost as much as full
+attention.
 
 The paper measures whole models with their trained graphs on GPUs. Here, graphs of the same
 densities are sampled with equal probabilities, from the exact distribution. Above a few per cent,
@@ -25,7 +23,6 @@ for ListOps, which is half as long.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -35,7 +32,7 @@ from tqdm import tqdm
 
 from experiments.benchmarks import flops
 from experiments.benchmarks.layer import infer, train
-from experiments.benchmarks.measure import elsewhere, interleave, plain
+from experiments.benchmarks.measure import elsewhere, interleave
 from experiments.papers.figures import curves
 from experiments.papers.sbm_transformer.cost_cases import (
     CHANNELS,
@@ -51,8 +48,7 @@ from experiments.papers.sbm_transformer.cost_cases import (
     Case,
     peaks,
 )
-from experiments.papers.sbm_transformer.cost_classes import classes_table
-from experiments.papers.study import ScaleName, Study
+from experiments.papers.study import OUT, ScaleName, Study, Table
 from experiments.runs.command_line import run_function
 from experiments.runs.tables import report
 from graphattn.utils.files import write_whole
@@ -88,15 +84,16 @@ PAPER_MEMORY = {
     'Linformer': dict(zip(LENGTHS, (0.26, 0.22, 0.14, 0.34, 0.34))),
     'Nystromformer': dict(zip(LENGTHS, (0.34, 0.27, 0.16, 0.70, 0.70))),
     SAMPLED: dict(zip(LENGTHS, (0.19, 1.01, 0.19, 0.39, 0.48)))}
+IN_TABLE_5 = {'memberships': 'nd^2 + nkd', 'mixing': 'k^2 d', 'logits': 'md', 'sums': 'md'}
+OF_GRADIENT = 'probability of edges'
 DRAWN = (FORMED, FUSED, 'Performer', 'Longformer', 'BigBird', 'Diffuser, 1 hop', 'Diffuser')
 ABOUT = f'One layer of {HEADS} heads, {CHANNELS} channels, on one sequence'
-TICKS = (1, 2, 5, 10, 25, 50)  # densities, per cent
 COSTS = {'MFLOPs': 'operations', 'infer ms': 'time of inference',
          'train ms': 'time of a training step', 'infer MiB': 'memory of inference',
          'train MiB': 'memory of a training step'}
 
 
-def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
+def main(scale: ScaleName = 'small', out: Path = OUT) -> None:
     """Measure every kind of attention at every length, and compare the costs.
 
     Args:
@@ -105,21 +102,20 @@ def main(scale: ScaleName = 'small', out: Path = Path('runs/studies')) -> None:
         out: The folder of all studies.
     """
     study = Study('costs', scale, out)
-    lengths = sorted({n for _, n in TASKS[scale]})
-    measured = {n: measured_once(study, n) for n in lengths}
+    measured = {n: measured_once(study, n) for n in sorted({n for _, n in TASKS[scale]})}
     report(steps_table(scale), 'steps', study.folder)
-    report(classes_table(measured), 'classes', study.folder)
-    report([row for n in lengths for row in crossings(measured[n])], 'crossings', study.folder)
+    report([row for rows in measured.values() for row in crossings(rows)], 'crossings',
+           study.folder)
     rows = [row for task, n in TASKS[scale] for row in compare(task, measured[n])]
-    study.report(rows, draw_lengths(measured), densities=draw_densities(measured))
+    study.report(Table(rows, draw_lengths(measured),
+                       others={'densities': draw_densities(measured)}))
 
 
 # Measuring ###########################################################################
 
 
 def measured_once(study: Study, n: int) -> list[dict]:
-    """Measure all kinds of attention at a length, and return a row for each. If an earlier run
-    measured the same cases, its rows are returned."""
+    """Return a row for each kind of attention at a length, from an earlier run if there is one."""
     cases = cases_at(study.scale, n)
     asked = {'cases': [list(case) for case in cases], 'rounds': ROUNDS[study.scale],
              'threads': torch.get_num_threads()}
@@ -136,8 +132,7 @@ def measured_once(study: Study, n: int) -> list[dict]:
 
 
 def cases_at(scale: ScaleName, n: int) -> list[Case]:
-    """Return the kinds of attention to measure at a length, with block models at several
-    densities."""
+    """Return the kinds of attention at a length, with block models at several densities."""
     trained = {TRAINED[task] for task, length in TASKS[scale] if length == n}
     densities = sorted({*DENSITIES[scale], *trained})
     return [Case(name, n) for name in CHOSEN[scale]] + [
@@ -168,8 +163,7 @@ def measure(cases: list[Case], rounds: int) -> list[dict]:
 
 
 def counted(case: Case) -> float | None:
-    """Return how many million operations torch counts in attention without projections, or ``None``
-    for attention along edges."""
+    """Return torch's count of MFLOPs without projections; it does not know attention on edges."""
     if case.name not in STEPS:
         return None
     layer, attend = case.attend()
@@ -182,8 +176,7 @@ def counted(case: Case) -> float | None:
 
 
 def compare(task: str, measured: list[dict]) -> list[dict]:
-    """Return the rows of the table for one task: the measurements, their ratios to full attention,
-    and the values of the paper."""
+    """Return the measurements for a task, beside full attention and the values of the paper."""
     formed, fused = (next(row for row in measured if row['attention'] == name)
                      for name in (FORMED, FUSED))
     of_other_tasks = {*TRAINED.values()} - {TRAINED[task]}
@@ -192,42 +185,28 @@ def compare(task: str, measured: list[dict]) -> list[dict]:
         'density, %': 100 * row['density'], 'MFLOPs': row['MFLOPs'],
         'counted by torch': row['counted by torch'],
         'FLOPs / full': row['MFLOPs'] / formed['MFLOPs'],
-        'paper, FLOPs': paper(PAPER_FLOPS, task, row),
-        'drawing, % of FLOPs': of_drawing(row['of them to draw']),
-        'drawing, % of time': of_drawing(time_to_draw(row, measured)),
+        'paper, FLOPs': printed(PAPER_FLOPS, task, row),
+        'drawing, % of FLOPs': percent(row['of them to draw']),
+        'drawing, % of time': percent(time_to_draw(row, measured)),
         **{f'{step} ms': row[f'{step} ms'] for step in ('infer', 'train')},
         **{f'{step} / SDPA': row[f'{step} ms'] / fused[f'{step} ms']
            for step in ('infer', 'train')},
         **{f'{step} MiB': row[f'{step} MiB'] for step in ('infer', 'train')},
         # The memory of a short sequence may be too small to measure beside the process's own.
         'memory / formed': row['infer MiB'] / formed['infer MiB'] if formed['infer MiB'] else None,
-        'paper, memory': paper(PAPER_MEMORY, task, row),
+        'paper, memory': printed(PAPER_MEMORY, task, row),
     } for row in measured if row['asked density'] not in of_other_tasks]
 
 
-def paper(figures: dict, task: str, row: dict) -> float | None:
-    """Return a value of the paper's Table 3, or ``None`` if the paper has none for this row.
-
-    A block model has a value only at the density of the paper's trained model.
-
-    Args:
-        figures: Values of Table 3 by kind of attention and task.
-        task: The task.
-        row: A row of measurements.
-    """
+def printed(figures: dict, task: str, row: dict) -> float | None:
+    """Return a value of Table 3, which has block models at the density of a trained one."""
     if row['asked density'] not in (None, TRAINED[task]) or row['tokens'] > 2 * LENGTHS[task]:
         return None
     return figures.get(row['attention'], {}).get(task)
 
 
 def time_to_draw(row: dict, measured: list[dict]) -> float | None:
-    """Return the fraction of the inference time that a block model spends on sampling its graph, or
-    ``None`` for other kinds of attention.
-
-    Args:
-        row: The measurements of the kind of attention.
-        measured: The measurements of all kinds at the same length.
-    """
+    """Return the fraction of its time that a block model spends on sampling its graph."""
     if row['attention'] not in (SAMPLED, POISSON):
         return None
     edges = next(other for other in measured if other['attention'] == EDGES
@@ -235,31 +214,25 @@ def time_to_draw(row: dict, measured: list[dict]) -> float | None:
     return 1 - edges['infer ms'] / row['infer ms']
 
 
-def of_drawing(share: float | None) -> float | None:
+def percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
 def steps_table(scale: ScaleName) -> list[dict]:
-    """Return rows with the operations of a block model's head, step by step, at the density of the
-    paper's trained model for each task."""
+    """Return the operations of a head by step, at the density of the paper's trained model."""
     rows = []
     for task, n in TASKS[scale]:
         steps = Case(SAMPLED, n, TRAINED[task]).steps(trains=True)
+        inference = sum(steps[name] for name in steps if name != OF_GRADIENT)
         rows += [{'task': task, 'tokens': n, 'step': step, 'MFLOPs': number / 1e6,
-                  '% of inference': None if step == 'probability of edges' else
-                  100 * number / sum(steps[name] for name in steps
-                                     if name != 'probability of edges'),
+                  '% of inference': None if step == OF_GRADIENT else 100 * number / inference,
                   'paper, Table 5': IN_TABLE_5.get(step, 'not in it')}
                  for step, number in steps.items()]
     return rows
 
 
-IN_TABLE_5 = {'memberships': 'nd^2 + nkd', 'mixing': 'k^2 d', 'logits': 'md', 'sums': 'md'}
-
-
 def crossings(measured: list[dict]) -> list[dict]:
-    """Return a row for each pair of a block model and full attention, with the densities at which
-    both cost the same."""
+    """Return the densities at which block models and full attention cost the same."""
     rows = []
     for name, full in product((EDGES, POISSON, SAMPLED), (FUSED, FORMED)):
         own = sorted((row for row in measured if row['attention'] == name),
@@ -272,14 +245,7 @@ def crossings(measured: list[dict]) -> list[dict]:
 
 
 def crossing(rows: list[dict], column: str, full: float) -> str:
-    """Return the density at which a block model costs as much as full attention, as text. It is
-    interpolated between measured densities.
-
-    Args:
-        rows: Measurements of the block model, by ascending density.
-        column: The column of the cost.
-        full: The cost of full attention.
-    """
+    """Return where a column of rows, by ascending density, comes to a value."""
     if rows[0][column] >= full:
         return f'below {rows[0]["density"]:.1%}'
     for low, high in zip(rows, rows[1:]):
@@ -293,42 +259,30 @@ def crossing(rows: list[dict], column: str, full: float) -> str:
 
 
 def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
-    """Draw the time and memory of a training step over the number of tokens, as in Diffuser's Fig.
-    S.4."""
+    """Draw time and memory of a training step over tokens, as in Diffuser's Fig. S.4."""
     titles = {'train ms': 'ms per training step', 'train MiB': 'peak memory of it, MiB'}
     drawn = [{'cost': title, 'attention': row['attention'], 'tokens': row['tokens'],
               'value': row[column]} for column, title in titles.items()
              for rows in measured.values() for row in rows if row['attention'] in DRAWN]
-    return logarithmic(curves(drawn, 'tokens', ['value'], ABOUT, panel='cost', series='attention',
-                              ylabel=''), list(measured))
+    return curves(drawn, 'tokens', ['value'], ABOUT, panel='cost', series='attention', ylabel='',
+                  log='xy')
 
 
 def draw_densities(measured: dict[int, list[dict]]) -> Figure:
-    """Draw the costs of a block model over its density at two lengths, relative to SDPA. There are
-    curves with and without the sampling of the graph."""
-    drawn, more = [], ', drawing included'
-    styles = {f'{title}{which}': {'color': f'C{number}', 'ls': '--' if which else '-'}
-              for number, title in enumerate(COSTS.values()) for which in ('', more)}
+    """Draw costs over SDPA's by density, with and without the sampling, at two lengths."""
+    drawn = []
     for n in dict.fromkeys([sorted(measured)[len(measured) // 2 - 1], max(measured)]):
         fused = next(row for row in measured[n] if row['attention'] == FUSED)
-        for name, which in ((EDGES, ''), (SAMPLED, more)):
-            drawn += [{'length': f'{n:,} tokens: a block model over full SDPA',
-                       'density, %': 100 * row['density'], 'cost': title + which,
-                       'value': row[column] / fused[column]}
-                      for row in sorted(measured[n], key=lambda row: row['density'])
-                      if row['attention'] == name
-                      for column, title in COSTS.items() if fused[column]]
-    return logarithmic(curves(drawn, 'density, %', ['value'], ABOUT, panel='length', series='cost',
-                              ylabel='', levels={'full SDPA': 1.}, styles=styles), TICKS)
-
-
-def logarithmic(figure: Figure, ticks: Sequence[int]) -> Figure:
-    """Make all axes of a figure logarithmic, with plain numbers as tick labels."""
-    for axes in figure.axes:
-        axes.set(xscale='log', yscale='log')
-        axes.set_xticks(ticks, [f'{tick:,}' for tick in ticks])
-        plain(axes)
-    return figure
+        drawn += [{'length': f'{n:,} tokens: a block model over full SDPA',
+                   'density, %': 100 * row['density'], 'cost': title + which,
+                   'value': row[column] / fused[column]}
+                  for name, which in ((EDGES, ''), (SAMPLED, ', drawing included'))
+                  for row in sorted(measured[n], key=lambda row: row['density'])
+                  if row['attention'] == name
+                  for column, title in COSTS.items() if fused[column]]
+    levels = dict.fromkeys((row['length'] for row in drawn), {'full SDPA': 1.})
+    return curves(drawn, 'density, %', ['value'], ABOUT, panel='length', series='cost', ylabel='',
+                  levels=levels, log='xy')
 
 
 if __name__ == '__main__':

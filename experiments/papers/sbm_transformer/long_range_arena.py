@@ -1,6 +1,6 @@
 r"""Long Range Arena (SBM-Transformer, Tables 1 and 8; Diffuser, Table S.6).
 
-    python -m experiments.papers.sbm_transformer.long_range_arena --scale small --tasks '[ListOps]'
+    graphattn study long_range_arena --scale small --tasks '[ListOps]'
 
 The study trains a classifier for each task, kind of attention and seed, and tests the epoch that is
 best on the development part. Every table also has a window, and baselines that read almost nothing.
@@ -20,25 +20,25 @@ both. Sinkhorn, Synthesizer and Combiner of Table S.6 are not included.
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 
-from matplotlib.figure import Figure
+from jsonargparse.typing import PositiveInt
 from tqdm import tqdm
 
 from experiments.papers.figures import bars
-from experiments.papers.runs import chosen
-from experiments.papers.sbm_transformer.long_range_runs import (
+from experiments.papers.sbm_transformer.long_range import (
     ATTENTIONS,
     BOTH,
     FULL,
     SAMPLED,
     TASKS,
     WINDOW,
-    long_range_study,
+    LongRangeRuns,
+    Protocol,
 )
-from experiments.papers.study import ScaleName
+from experiments.papers.study import DENSITY, OUT, ScaleName, Study, Table, at, chosen
 from experiments.runs.command_line import run_function
 
-SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
 SMALL = (FULL, WINDOW, 'BigBird', 'Diffuser', 'linear', 'Nystromformer', SAMPLED, BOTH)
 CHOSEN = {'smoke': (FULL, WINDOW, 'Linformer', BOTH), 'small': SMALL, 'paper': ATTENTIONS}
 DEFAULT_TASKS = {'smoke': ('ListOps', 'Retrieval'), 'small': tuple(TASKS), 'paper': tuple(TASKS)}
@@ -68,57 +68,51 @@ PAPER = {'SBM, Table 8': SBM_TABLE, 'its density': SBM_DENSITY,
          'Diffuser, Table S.6': DIFFUSER_TABLE}
 
 
-def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwargs) -> None:
+def main(scale: ScaleName = 'small', attentions: list[str] | None = None,
+         protocol: Protocol | None = None, precision: str | None = None,
+         tasks: list[str] | None = None, seeds: PositiveInt | None = None,
+         out: Path = OUT) -> None:
     """Train every kind of attention on every task, and compare the accuracies.
 
     Args:
         scale: Scale of the study: smoke, small or paper.
         attentions: Names of the kinds of attention, besides the window.
-        **kwargs: Arguments of :func:`long_range_study`.
+        protocol: The protocol. If omitted, SBM-Transformer's protocol at the scale paper, and the
+            clean protocol below it.
+        precision: Precision, such as bf16-mixed on a GPU. If omitted, float32.
+        tasks: Tasks out of ListOps, Text, Retrieval, Image and Pathfinder.
+        seeds: Number of trainings of each kind.
+        out: The folder of all studies.
     """
-    runs, tasks, seeds = long_range_study('long_range_arena', scale, SEEDS[scale],
-                                          DEFAULT_TASKS[scale], **kwargs)
+    runs = LongRangeRuns(Study('long_range_arena', scale, out),
+                         protocol or ('sbm' if scale == 'paper' else 'clean'), precision)
+    tasks, numbers = chosen('tasks', tasks or DEFAULT_TASKS[scale], TASKS, '; '), at(
+        scale, (1, 3, 3), seeds)
     names = chosen('attentions', attentions or CHOSEN[scale], ATTENTIONS, '; ')
     names = tuple(dict.fromkeys([*names, WINDOW]))
     rows = []
     for task, name in tqdm([(task, name) for task in tasks for name in names], disable=None):
-        rows.append({'task': task, 'attention': name, **runs.scored(task, name, seeds),
-                     **printed(task, name)})
+        printed = {column: figures[name][list(TASKS).index(task)] if name in figures else None
+                   for column, figures in PAPER.items()}
+        rows.append({'task': task, 'attention': name, **runs.scored(task, name, numbers),
+                     **printed})
+    baselines = {task: runs.baselines(task) for task in tasks}
+    noted = [{**row, 'note': f' at {row[DENSITY]:.0f} %'} if row[DENSITY] else row for row in rows]
+    figure = bars(noted, 'attention', ['accuracy, %'], 'Accuracy, and share of the pairs; lines '
+                  f'are baselines.\n{runs.about}', panel='task', levels=baselines)
     rows += [average(name, [row for row in rows if row['attention'] == name])
              for name in names if len(tasks) == len(TASKS)]
-    baselines = {task: runs.baselines(task) for task in tasks}
-    guesses = [{'task': task, 'attention': name, 'accuracy, %': accuracy}
-               for task, found in baselines.items() for name, accuracy in found.items()]
-    runs.study.report([*rows, *guesses], draw(rows, baselines, runs.about),
-                      f'{runs.about}; seeds: {len(seeds)}')
-
-
-def printed(task: str, attention: str) -> dict[str, float | None]:
-    """Return the accuracies that papers report for a kind of attention on a task, as columns of the
-    table. Missing results are ``None``."""
-    number = list(TASKS).index(task)
-    return {column: figures[attention][number] if attention in figures else None
-            for column, figures in PAPER.items()}
+    rows += [{'task': task, 'attention': name, 'accuracy, %': accuracy}
+             for task, found in baselines.items() for name, accuracy in found.items()]
+    runs.study.report(Table(rows, figure, f'{runs.about}; seeds: {len(numbers)}'))
 
 
 def average(attention: str, rows: list[dict]) -> dict:
-    """Return a row with the averages of a kind of attention over all tasks.
-
-    The papers average too, although accuracies of different tasks cannot be compared.
-    """
+    """Return a row of averages over all tasks, as the papers do, though tasks differ."""
     means = {column: statistics.mean(row[column] for row in rows)
              if None not in (row[column] for row in rows) else None
-             for column in ('accuracy, %', 'density, %', *PAPER)}
+             for column in ('accuracy, %', DENSITY, *PAPER)}
     return {'task': AVERAGE, 'attention': attention, **means}
-
-
-def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
-    """Draw the accuracies of all kinds of attention, with a panel for each task. Baselines are
-    lines."""
-    noted = [{**row, 'note': f' at {row["density, %"]:.0f} %'} if row['density, %'] else row
-             for row in rows if row['task'] in baselines]
-    return bars(noted, 'attention', ['accuracy, %'], 'Accuracy, and share of the pairs; lines are '
-                f'baselines.\n{about}', panel='task', levels=baselines)
 
 
 if __name__ == '__main__':

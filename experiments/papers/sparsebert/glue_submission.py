@@ -1,6 +1,6 @@
 r"""Predictions of fine-tuned models on GLUE's test sets, written as files for GLUE's server.
 
-    python -m experiments.papers.sparsebert.glue_submission \
+    graphattn study glue_submission \
         --runs runs/glue/NAME/seed0 --glue data/glue --out runs/glue/NAME/submission
 
 ``--runs`` is a folder with a run for each task, which
@@ -45,18 +45,11 @@ def main(runs: Path, glue: Path, out: Path) -> None:
 
 
 def server_name(task: str, name: str) -> str:
-    """Return the file name that GLUE's server expects for a test set of a task."""
     return {'test_matched': f'{task}-m', 'test_mismatched': f'{task}-mm'}.get(name, task)
 
 
 def predicted(run: Run, path: Path) -> list[tuple[str, str]]:
-    """Predict a test set of GLUE, and return the number of each row with its predicted label or
-    score.
-
-    Args:
-        run: A run that was fine-tuned on the task.
-        path: The file of the test set.
-    """
+    """Return the number of each row of a test set, with its predicted label or score."""
     return [(number, run.classes[row.argmax()] if run.classes else
              f'{row.clip(0., HIGHEST).item():.3f}')
             for numbers, values in predictions(run, path, 2 * run.data.batch_size)

@@ -1,6 +1,6 @@
 r"""Fine-tuning of a pre-trained model on GLUE tasks, and a row of the papers' tables.
 
-    python -m experiments.papers.sparsebert.glue_table \
+    graphattn study glue_table \
         --config experiments/configs/glue/sparsebert.yaml \
         --pretrained runs/mlm/NAME/checkpoints/last.ckpt \
         --glue data/glue --tasks CoLA MRPC RTE --out runs/glue/NAME
@@ -33,18 +33,12 @@ COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
 
 
 class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises errors, instead of printing them after the usage."""
-
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Fine-tune a model on GLUE tasks, and write the table of all runs.
-
-    Args:
-        arguments: The words of the command line; by default those of this process.
-    """
+    """Fine-tune a model on GLUE tasks, and write the table of all runs."""
     parser = _Parser(
         prog='python -m experiments.papers.sparsebert.glue_table',
         description=__doc__.splitlines()[0],
@@ -75,14 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[str]) -> None:
-    """Fine-tune the pre-trained model on one GLUE task with one seed, in a separate process.
-
-    Args:
-        task: The task.
-        seed: The seed.
-        options: The options of this command.
-        others: Options that are passed to ``experiments.train``.
-    """
+    """Fine-tune the pre-trained model on one task with one seed, in a process of its own."""
     command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', options.config,
                '--seed_everything', str(seed),
                '--trainer.default_root_dir', str(options.out / f'seed{seed}' / task),
@@ -96,11 +83,7 @@ def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[st
 
 
 def table(folder: Path) -> list[dict]:
-    """Return the rows of a table in per cent: the scores of each seed after the last and after the
-    best epoch, and their means.
-
-    The average of a row is over the columns that it has.
-    """
+    """Return the scores of each seed after its last and its best epoch, and their means."""
     rows = []
     for epoch in (LAST, BEST):
         runs = {run.name: row for run in sorted(folder.glob('seed*')) if (row := _row(run, epoch))}

@@ -1,0 +1,166 @@
+"""Trainings of document classifiers, which the studies of diffusion share."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from pathlib import Path
+
+from jsonargparse.typing import PositiveInt
+
+from experiments.papers.figures import bars
+from experiments.papers.local_data import package_docs
+from experiments.papers.study import (
+    ENCODER,
+    OUT,
+    SOURCE,
+    Attention,
+    Runs,
+    ScaleName,
+    Study,
+    Table,
+    at,
+    at_scale,
+    name_of,
+)
+from experiments.runs.config_file import laid_over
+from graphattn.patterns import (
+    Full,
+    GlobalTokens,
+    OverlappingBlocks,
+    Pattern,
+    RandomKeys,
+    SlidingWindow,
+    get,
+)
+
+CONFIGS = Path(__file__).parent / 'configs'
+METRICS = {'accuracy, %': ('accuracy', 100.), 'macro F1, %': ('macro_f1', 100.)}
+# Numbers of local, global and random keys per query (Table S.10). At the small scale, documents and
+# numbers are a quarter of the paper's, so densities are equal.
+COUNT = {'smoke': 8, 'small': 16, 'paper': 64}
+CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Classifiers of long documents: those of a config of the user, or of the scale."""
+
+    study: Study
+    config: Path | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of keys of a query for each kind of Diffuser's edges."""
+        return COUNT[self.study.scale]
+
+    def diffuser(self, window: int | None = None, num_global: int | None = None,
+                 num_random: int | None = None, *, uniform: bool = False,
+                 cls_global: bool = True) -> Attention:
+        """Return attention along Diffuser's edges, without the kinds whose number is 0."""
+        counts = [self.count if count is None else count
+                  for count in (window, num_global, num_random)]
+        kind = ['uniform'] * uniform + ['local-cls'] * (not cls_global)
+        return Attention('-'.join(['diffuser', *map(str, counts), *kind]),
+                         _edges(*counts, uniform, cls_global))
+
+    @property
+    def kinds(self) -> dict[str, Attention]:
+        """The kinds of attention of the paper, with one hop or diffused."""
+        bigbird = Attention('bigbird', get('bigbird', block=self.count))
+        # windows eight times as wide as Diffuser's
+        longformer = Attention('longformer', get('longformer', radius=4 * self.count, num_global=1))
+        return {'full': Attention('full', Full()),
+                'BigBird': bigbird, 'BigBird, diffused': bigbird.diffused(),
+                'Longformer': longformer, 'Longformer, diffused': longformer.diffused(),
+                'Diffuser, one hop': self.diffuser(), 'Diffuser': self.diffuser().diffused()}
+
+    def block_model(self, density_weight: float, max_length: int) -> Attention:
+        """Return attention along a window and edges that each head samples.
+
+        Documents are cut to ``max_length``, because graphs begin with a quarter of all pairs.
+        """
+        try:
+            model = laid_over(*self._configs)['model']['init_args']['model']
+            encoder = model['init_args']['encoder']['init_args']
+            heads, channels = encoder['heads'], encoder['channels']
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"'documents' must be a config of a classifier with 'heads' and "
+                             f"'channels' (got {self._configs[-1]}, without {error})") from error
+        source = {'class_path': 'graphattn.sources.BlockModelSource',
+                  'init_args': {'heads': heads, 'head_channels': channels // heads,
+                                'clusters': CLUSTERS[self.study.scale], 'estimator': 'paper',
+                                'fixed': str(SlidingWindow(self.count // 2))}}
+        return Attention(f'sbm-{density_weight:g}-{max_length}', (
+            f'{SOURCE}={json.dumps(source)}', f'{ENCODER}.share_source', 'false',
+            '--model.init_args.density_weight', str(density_weight),
+            '--data.init_args.max_length', str(max_length)))
+
+    def scored(self, attention: Attention, seeds: range) -> dict[str, float | None]:
+        return self.runs.scored(attention, seeds, METRICS)
+
+    def compared(self, column: str, kinds: dict[str, Attention], seeds: range, title: str,
+                 paper: tuple[str, dict[str, float]]) -> Table:
+        """Return a row for each kind of attention, beside a column of the paper, as bars."""
+        rows = [{column: name, 'hops': attention.hops, **self.scored(attention, seeds),
+                 paper[0]: paper[1].get(name)} for name, attention in kinds.items()]
+        return Table(rows, bars(rows, column, METRICS, f'{title}\n{self.about}'), self.about)
+
+    @property
+    def about(self) -> str:
+        few = 'a little of ' if self.study.scale == 'smoke' else ''
+        return (f'{few}the documentation of this Python, labelled by package'
+                if self._is_local else f'documents of {self._configs[-1]}')
+
+    @cached_property
+    def runs(self) -> Runs:
+        path = '--data.init_args.documents.init_args.path'
+        data = (path, str(package_docs(self.study)), *self.study.cache) if self._is_local else ()
+        return Runs(self.study, 'documents', self._configs, data)
+
+    @property
+    def _is_local(self) -> bool:
+        return self.config is None and self.study.scale != 'paper'
+
+    @property
+    def _configs(self) -> tuple[Path, ...]:
+        return (self.config,) if self.config else at_scale(
+            CONFIGS, self.study.scale, 'documents.yaml')
+
+
+def document_study(*num_seeds: int) -> Callable[[Callable[..., Table]], Callable[..., None]]:
+    """Make a function of the trainings and the seeds a command."""
+    def command(table: Callable[[Documents, range], Table]) -> Callable[..., None]:
+        def main(scale: ScaleName = 'small', documents: Path | None = None,
+                 seeds: PositiveInt | None = None, out: Path = OUT) -> None:
+            """Train classifiers of long documents, and compare them.
+
+            Args:
+                scale: Scale of the study: smoke, small or paper.
+                documents: A config of experiments.train with documents. If omitted, the documents
+                    are the documentation of installed packages, or Amazon reviews at the scale
+                    paper.
+                seeds: Number of trainings of each kind of attention.
+                out: The folder of all studies.
+            """
+            study = Study(name_of(table), scale, out)
+            study.report(table(Documents(study, documents), at(scale, num_seeds, seeds)))
+        return main
+    return command
+
+
+def _edges(window: int, num_global: int, num_random: int, uniform: bool,
+           cls_global: bool) -> Pattern:
+    parts: list[Pattern] = []
+    if window:
+        parts.append(OverlappingBlocks(window))
+    if num_global and cls_global:
+        parts.append(GlobalTokens(1) | GlobalTokens(num_global - 1, random=True, first=1))
+    elif num_global:
+        parts.append(GlobalTokens(num_global, random=True, first=1))
+    if num_random:
+        parts.append(RandomKeys(num_random, 'uniform' if uniform else 'random'))
+    return reduce(operator.or_, parts)

@@ -1,0 +1,78 @@
+"""Data of studies that need no download, made from documentation of installed packages.
+
+At the scale smoke, it is the documentation of a few modules.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from experiments.data.text.corpus import (
+    Document,
+    build_docs,
+    distinct,
+    docstrings,
+    english_sentences,
+    installed_docstrings,
+    installed_documents,
+)
+from experiments.data.text.local_glue import build_local_glue
+from experiments.data.text.local_questions import build_local_questions
+from experiments.data.text.package_docs import build_package_docs
+from experiments.papers.study import Study
+from graphattn.utils.files import new_folder
+
+MODULES = {
+    'torch': (torch, ('nn/modules/*.py', 'optim/*.py')),
+    'python': (argparse, ('argparse.py', 'asyncio/*.py', 'concurrent/futures/*.py', 'email/*.py',
+                          'inspect.py', 'logging/*.py', 'tarfile.py', 'unittest/*.py'))}
+
+
+def documentation(study: Study, name: str = 'documentation') -> Path:
+    """Return a corpus, the documentation of the installed Python."""
+    return study.made(name, _write_few if study.scale == 'smoke' else build_docs)
+
+
+def package_docs(study: Study) -> Path:
+    """Return documents that are labelled by package."""
+    return study.made('package_docs', lambda folder: build_package_docs(folder, _documents(study)))
+
+
+def local_questions(study: Study) -> Path:
+    """Return questions and choices in the formats of SQuAD and SWAG."""
+    return study.made('local_questions', lambda folder: build_local_questions(
+        folder, _few() if study.scale == 'smoke' else distinct(installed_docstrings())))
+
+
+def local_glue(study: Study) -> Path:
+    """Return tasks in the formats of GLUE, which are not GLUE."""
+    sizes = {'num_train': 64, 'num_dev': 32} if study.scale == 'smoke' else {}
+    return study.made('local_glue', lambda folder: build_local_glue(
+        folder, _documents(study), **sizes))
+
+
+def _documents(study: Study) -> Iterator[tuple[str, Document]]:
+    return _few() if study.scale == 'smoke' else distinct(installed_documents())
+
+
+def _few() -> Iterator[tuple[str, Document]]:
+    """Yield the names of packages and the sentences of a docstring; none is repeated."""
+    return distinct((package, english_sentences(text)) for package, path in _files()
+                    for text in docstrings(path))
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    for package, (module, patterns) in MODULES.items():
+        for pattern in patterns:
+            for path in sorted(Path(module.__file__).parent.glob(pattern)):
+                yield package, path
+
+
+def _write_few(folder: Path) -> None:
+    with new_folder(folder) as temporary:
+        text = ''.join('\n'.join(document) + '\n\n' for _, document in _few())
+        (temporary / 'corpus.txt').write_text(text, encoding='utf-8')

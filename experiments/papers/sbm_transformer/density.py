@@ -1,0 +1,132 @@
+"""Block models and fixed edges on tasks of Long Range Arena, for the studies of density."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jsonargparse.typing import PositiveInt
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from experiments.data.sequences import SequenceData, Sequences
+from experiments.papers.study import (
+    OUT,
+    SHIPPED,
+    SOURCE,
+    Runs,
+    ScaleName,
+    Study,
+    Table,
+    at,
+    at_scale,
+    chosen,
+    name_of,
+    restored,
+    source_option,
+)
+from experiments.runs.config_file import built, laid_over
+from experiments.runs.summary import read_summary
+from experiments.tasks import LongRange
+from experiments.tasks.long_range import collate
+from graphattn.patterns import Pattern, SlidingWindow
+
+CONFIGS = Path(__file__).parent / 'configs'
+PROTOCOL = SHIPPED / 'lra' / 'sbm.yaml'
+STAND_IN = 'digits'
+TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
+         'paper': ('listops', 'text', 'retrieval', 'image', 'pathfinder')}
+# The paper trains for 5,000 to 62,400 steps. In the 400 steps of the small scale, lambda = 1e-2
+# removes a few of the edges, lambda = 1e-1 leaves 7 % of the pairs, and lambda = 1 leaves less than
+# 1 %.
+WEIGHTS = {'smoke': ('0', '1'), 'small': ('0', '1e-2', '1e-1', '1'),
+           'paper': ('0', '1e-4', '1e-3', '1e-2', '1e-1')}
+SELF_LOOPS = SlidingWindow(0)
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Densities:
+    """Trainings on one task with the seeds of a study."""
+
+    study: Study
+    task: str
+    seeds: range
+
+    def along(self, name: str, pattern: Pattern) -> list[Path]:
+        """Train with one pattern in all heads of all layers."""
+        return [self._runs.fit(name, seed, source_option(pattern)) for seed in self.seeds]
+
+    def sampled(self, weight: str, self_loops: bool = False) -> list[Path]:
+        """Train block models with a weight of the penalty on density, maybe with self-loops."""
+        fixed = [f'{SOURCE}.init_args.fixed', str(SELF_LOOPS)] if self_loops else []
+        return [self._runs.fit(f'sbm{"+I" * self_loops}-{weight}', seed,
+                               '--model.init_args.density_weight', weight, *fixed)
+                for seed in self.seeds]
+
+    def most_accurate(self, weight: str) -> Path:
+        return max(self.sampled(weight), key=lambda run: read_summary(run)['accuracy'])
+
+    def read(self) -> SequenceData:
+        data = built(laid_over(*self._runs.configs), data=LongRange).data
+        return data.source.read(data.max_length - data.cls)
+
+    @cached_property
+    def _runs(self) -> Runs:
+        configs = PROTOCOL, PROTOCOL.with_suffix('') / f'{self.task}.yaml'
+        if self.task == STAND_IN:
+            configs = at_scale(CONFIGS, self.study.scale, 'long_range.yaml')
+        return Runs(self.study, self.task, configs)
+
+
+def density_study(table: Callable[[list[Densities]], Table]) -> Callable[..., None]:
+    """Make a function of the trainings on each task a command."""
+    def main(scale: ScaleName = 'small', tasks: list[str] | None = None,
+             seeds: PositiveInt | None = None, out: Path = OUT) -> None:
+        """Train block models with several penalties on density, and compare them.
+
+        Args:
+            scale: Scale of the study: smoke, small or paper.
+            tasks: Tasks of the scale. If omitted, all tasks.
+            seeds: Number of trainings of each kind.
+            out: The folder of all studies.
+        """
+        names = chosen('tasks', tasks or TASKS[scale], TASKS[scale], at=f' at the scale {scale}')
+        study = Study(name_of(table), scale, out)
+        study.report(table([Densities(study, task, at(scale, (1, 3, 3), seeds))
+                            for task in names]))
+    return main
+
+
+class OfInputs(NamedTuple):
+    """Densities of graphs ``[layers, heads, num_sequences]``, and predicted classes."""
+
+    density: Tensor
+    predicted: Tensor
+
+
+@torch.no_grad()
+def of_inputs(model: nn.Module, sequences: Sequences) -> OfInputs:
+    """Sample a graph for each head and sequence, and predict the class of each input."""
+    model.eval()
+    torch.manual_seed(0)
+    densities, predicted = [], []
+    for examples in tqdm(torch.arange(len(sequences.label)).split(BATCH), desc='inputs',
+                         disable=None):
+        batch = collate(sequences.take(examples.numpy()))
+        logits, graphs = model(batch.tokens, batch.ptr, return_graphs=True)
+        densities.append(torch.stack([graph.density(per_segment=True).view(model.encoder.heads, -1)
+                                      for graph in graphs]))
+        predicted.append(logits.argmax(dim=-1))
+    return OfInputs(torch.cat(densities, dim=2), torch.cat(predicted))
+
+
+def restored_model(run: Path) -> tuple[nn.Module, Sequences]:
+    """Load the model of a finished run, and return it with the test part of its task."""
+    training, data, _ = restored(run)
+    data.setup()
+    return training.model, data.data.parts['test']
