@@ -27,9 +27,8 @@ from graphattn.utils.files import check_folder
 from graphattn.utils.reading import read_yaml
 
 ScaleName = Literal['smoke', 'small', 'paper']
-SCALES = 'smoke', 'small', 'paper'
-SHIPPED = Path(__file__).parents[1] / 'configs'
-OUT = Path('runs/studies')
+HERE = Path(__file__).parent
+SHIPPED = HERE.parent / 'configs'
 ENCODER = '--model.init_args.model.init_args.encoder.init_args'
 SOURCE = f'{ENCODER}.source'
 HOPS, TELEPORT = 5, 0.1  # of Diffuser, Sec. "Ablation Studies"
@@ -49,11 +48,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Study:
-    """A study at a scale. The folder ``out/scale`` holds the runs, which all studies share."""
+    """A study at a scale. The folder ``out/scale`` holds the runs, which all studies share.
+
+    Args:
+        scale: Scale of the study: smoke, small or paper.
+        out: The folder of all studies.
+    """
 
     name: str
-    scale: ScaleName
-    out: Path
+    scale: ScaleName = 'small'
+    out: Path = Path('runs/studies')
 
     def __post_init__(self):
         check_folder('out', self.folder)
@@ -69,6 +73,12 @@ class Study:
     @property
     def cache(self) -> tuple[str, str]:
         return '--data.init_args.cache', str(self.shared / 'cache')
+
+    def configs(self, paper: str, name: str) -> tuple[Path, ...]:
+        """Return a config of a paper's studies; at the scale smoke, it may change the small one."""
+        scales = ('small', 'smoke') if self.scale == 'smoke' else (self.scale,)
+        return tuple(path for scale in scales
+                     if (path := HERE / paper / 'configs' / scale / f'{name}.yaml').exists())
 
     def trained(self, run: str, *options: str) -> Path:
         """Train a model with options of ``experiments.train`` once, and return its folder."""
@@ -96,32 +106,19 @@ class Study:
             report_figure(drawn, name, self.folder)
 
 
-def study(*num_seeds: int) -> Callable[[Callable[[Study, range], Table]], Callable[..., None]]:
-    """Make a function of a study and its seeds a command. Numbers of seeds are by scale."""
-    def command(table: Callable[[Study, range], Table]) -> Callable[..., None]:
-        def main(scale: ScaleName = 'small', seeds: PositiveInt | None = None,
-                 out: Path = OUT) -> None:
-            """Train the models of a study, and write its table and figure.
+@dataclass(frozen=True)
+class Trained(Study):
+    """A study of models that are trained with several seeds.
 
-            Args:
-                scale: Scale of the study: smoke, small or paper.
-                seeds: Number of trainings of each kind.
-                out: The folder of all studies.
-            """
-            own = Study(name_of(table), scale, out)
-            own.report(table(own, at(scale, num_seeds, seeds)))
-        return main
-    return command
+    Args:
+        seeds: Number of trainings of each kind.
+    """
 
+    seeds: PositiveInt | None = None
 
-def name_of(table: Callable) -> str:
-    """Return the name of the study whose module defines a function."""
-    return Path(table.__code__.co_filename).stem  # the module itself may be '__main__'
-
-
-def at(scale: ScaleName, num_seeds: Sequence[int], asked: int | None) -> range:
-    """Return the seeds of a scale, or as many as were asked for."""
-    return range(asked or num_seeds[SCALES.index(scale)])
+    def each(self, smoke: int, small: int, paper: int) -> range:
+        """Return the seeds; by default, as many as the scale has."""
+        return range(self.seeds or {'smoke': smoke, 'small': small, 'paper': paper}[self.scale])
 
 
 # Kinds of attention, and what is trained with them ###################################
@@ -178,12 +175,6 @@ class Runs:
 def config_options(*configs: Path | str) -> list[str]:
     """Return the options that name configs, as files or JSON; later ones override earlier ones."""
     return [part for config in configs for part in ('--config', str(config))]
-
-
-def at_scale(folder: Path, scale: ScaleName, name: str) -> tuple[Path, ...]:
-    """Return the configs of a scale; at the scale smoke, a second one may change the small one."""
-    scales = ('small', 'smoke') if scale == 'smoke' else (scale,)
-    return tuple(path for one in scales if (path := folder / one / name).exists())
 
 
 def pattern_source(pattern: Pattern | str | Path | Sequence[Pattern], **arguments) -> dict:

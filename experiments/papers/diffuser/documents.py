@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 
-from jsonargparse.typing import PositiveInt
-
 from experiments.papers.figures import bars
 from experiments.papers.local_data import package_docs
-from experiments.papers.study import (
-    ENCODER,
-    OUT,
-    SOURCE,
-    Attention,
-    Runs,
-    ScaleName,
-    Study,
-    Table,
-    at,
-    at_scale,
-    name_of,
-)
+from experiments.papers.study import ENCODER, SOURCE, Attention, Runs, Table, Trained
 from experiments.runs.config_file import laid_over
 from graphattn.patterns import (
     Full,
@@ -37,7 +22,6 @@ from graphattn.patterns import (
     get,
 )
 
-CONFIGS = Path(__file__).parent / 'configs'
 METRICS = {'accuracy, %': ('accuracy', 100.), 'macro F1, %': ('macro_f1', 100.)}
 # Numbers of local, global and random keys per query (Table S.10). At the small scale, documents and
 # numbers are a quarter of the paper's, so densities are equal.
@@ -46,16 +30,20 @@ CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
 
 
 @dataclass(frozen=True)
-class Documents:
-    """Classifiers of long documents: those of a config of the user, or of the scale."""
+class Documents(Trained):
+    """A study of classifiers of long documents.
 
-    study: Study
-    config: Path | None = None
+    Args:
+        documents: A config of experiments.train with documents. If omitted, the documents are the
+            documentation of installed packages, or Amazon reviews at the scale paper.
+    """
+
+    documents: Path | None = None
 
     @property
     def count(self) -> int:
         """The number of keys of a query for each kind of Diffuser's edges."""
-        return COUNT[self.study.scale]
+        return COUNT[self.scale]
 
     def diffuser(self, window: int | None = None, num_global: int | None = None,
                  num_random: int | None = None, *, uniform: bool = False,
@@ -92,7 +80,7 @@ class Documents:
                              f"'channels' (got {self._configs[-1]}, without {error})") from error
         source = {'class_path': 'graphattn.sources.BlockModelSource',
                   'init_args': {'heads': heads, 'head_channels': channels // heads,
-                                'clusters': CLUSTERS[self.study.scale], 'estimator': 'paper',
+                                'clusters': CLUSTERS[self.scale], 'estimator': 'paper',
                                 'fixed': str(SlidingWindow(self.count // 2))}}
         return Attention(f'sbm-{density_weight:g}-{max_length}', (
             f'{SOURCE}={json.dumps(source)}', f'{ENCODER}.share_source', 'false',
@@ -111,45 +99,23 @@ class Documents:
 
     @property
     def about(self) -> str:
-        few = 'a little of ' if self.study.scale == 'smoke' else ''
+        few = 'a little of ' if self.scale == 'smoke' else ''
         return (f'{few}the documentation of this Python, labelled by package'
                 if self._is_local else f'documents of {self._configs[-1]}')
 
     @cached_property
     def runs(self) -> Runs:
         path = '--data.init_args.documents.init_args.path'
-        data = (path, str(package_docs(self.study)), *self.study.cache) if self._is_local else ()
-        return Runs(self.study, 'documents', self._configs, data)
+        data = (path, str(package_docs(self)), *self.cache) if self._is_local else ()
+        return Runs(self, 'documents', self._configs, data)
 
     @property
     def _is_local(self) -> bool:
-        return self.config is None and self.study.scale != 'paper'
+        return self.documents is None and self.scale != 'paper'
 
     @property
     def _configs(self) -> tuple[Path, ...]:
-        return (self.config,) if self.config else at_scale(
-            CONFIGS, self.study.scale, 'documents.yaml')
-
-
-def document_study(*num_seeds: int) -> Callable[[Callable[..., Table]], Callable[..., None]]:
-    """Make a function of the trainings and the seeds a command."""
-    def command(table: Callable[[Documents, range], Table]) -> Callable[..., None]:
-        def main(scale: ScaleName = 'small', documents: Path | None = None,
-                 seeds: PositiveInt | None = None, out: Path = OUT) -> None:
-            """Train classifiers of long documents, and compare them.
-
-            Args:
-                scale: Scale of the study: smoke, small or paper.
-                documents: A config of experiments.train with documents. If omitted, the documents
-                    are the documentation of installed packages, or Amazon reviews at the scale
-                    paper.
-                seeds: Number of trainings of each kind of attention.
-                out: The folder of all studies.
-            """
-            study = Study(name_of(table), scale, out)
-            study.report(table(Documents(study, documents), at(scale, num_seeds, seeds)))
-        return main
-    return command
+        return (self.documents,) if self.documents else self.configs('diffuser', 'documents')
 
 
 def _edges(window: int, num_global: int, num_random: int, uniform: bool,

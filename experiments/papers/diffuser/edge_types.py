@@ -1,24 +1,17 @@
-r"""Effect of the numbers of local, global and random edges (Fig. S.6).
+"""Effect of the numbers of local, global and random edges (Fig. S.6)."""
 
-    graphattn study edge_types --scale small
-
-The study varies the number of one kind of edges at a time, with default numbers of the other kinds,
-and then the ratio of random to global edges.
-"""
-
-from experiments.papers.diffuser.documents import METRICS, Documents, document_study
+from experiments.papers.diffuser.documents import METRICS, Documents
 from experiments.papers.figures import curves
 from experiments.papers.study import Table
-from experiments.runs.command_line import run_function
 
 SHARES = {'smoke': (0, 1), 'small': (0, 1, 2), 'paper': (0, 0.25, 0.5, 1, 1.5, 2)}
 KINDS = {'window': 'local', 'num_global': 'global', 'num_random': 'random'}
 
 
-@document_study(1, 1, 3)
-def main(documents: Documents, seeds: range) -> Table:
+def main(documents: Documents) -> Table:
+    seeds = documents.each(1, 1, 3)
     count = documents.count
-    counts = [round(share * count) for share in SHARES[documents.study.scale]]
+    counts = [round(share * count) for share in SHARES[documents.scale]]
     settings = [(f'{name} edges', number, {kind: number}) for kind, name in KINDS.items()
                 for number in counts]
     settings += [(f'random of {2 * count} random and global', num_random,
@@ -30,7 +23,3 @@ def main(documents: Documents, seeds: range) -> Table:
     title = ('The paper: each kind of edges has diminishing returns, and a mixture of random and '
              f'global edges is best.\n{documents.about}')
     return Table(rows, curves(rows, 'value', METRICS, title, panel='varied'), documents.about)
-
-
-if __name__ == '__main__':
-    run_function(main)

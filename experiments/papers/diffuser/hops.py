@@ -1,23 +1,16 @@
-r"""Effect of the number of hops and of the teleport probability (Fig. S.5).
+"""Effect of the number of hops and of the teleport probability (Fig. S.5)."""
 
-    graphattn study hops --scale small
-
-The study trains classifiers of long documents along Diffuser's edges.
-"""
-
-from experiments.papers.diffuser.documents import METRICS, Documents, document_study
+from experiments.papers.diffuser.documents import METRICS, Documents
 from experiments.papers.figures import curves
 from experiments.papers.study import HOPS, TELEPORT, Table
-from experiments.runs.command_line import run_function
 
 NUM_HOPS = {'smoke': (1, 2), 'small': (1, 2, 3, 5, 8), 'paper': (1, 2, 3, 4, 5, 6, 8, 10)}
 TELEPORTS = {'smoke': (0.1, 0.5), 'small': (0., 0.1, 0.3, 0.6),
              'paper': (0., 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)}
 
 
-@document_study(1, 1, 3)
-def main(documents: Documents, seeds: range) -> Table:
-    scale, diffuser = documents.study.scale, documents.diffuser()
+def main(documents: Documents) -> Table:
+    seeds, scale, diffuser = documents.each(1, 1, 3), documents.scale, documents.diffuser()
     settings = [('hops', hops, (hops, TELEPORT)) for hops in NUM_HOPS[scale]]
     settings += [('teleport', teleport, (HOPS, teleport)) for teleport in TELEPORTS[scale]]
     rows = [{'varied': varied, 'value': value,
@@ -30,7 +23,3 @@ def main(documents: Documents, seeds: range) -> Table:
     figure = curves(rows, 'value', METRICS, title, panel='varied',
                     levels={'hops': lines, 'teleport': lines})
     return Table([*rows, {'varied': 'attention', 'value': 0., **plain}], figure, documents.about)
-
-
-if __name__ == '__main__':
-    run_function(main)

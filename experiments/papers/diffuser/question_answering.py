@@ -1,23 +1,15 @@
-r"""Question answering (SparseBERT, Table 2; Diffuser, Table S.4).
-
-    graphattn study question_answering --scale small
-
-Models find the answer to a question in a text. The baseline is the word with the longest match to
-the neighbours of the gap. The scale ``paper`` uses SQuAD 1.1, SQuAD 2.0 and TriviaQA, which must be
-downloaded first. Smaller scales use a stand-in, gaps in docstrings.
-"""
+"""Question answering (SparseBERT, Table 2; Diffuser, Table S.4)."""
 
 from experiments.data.text.question_baselines import longest_match_scores
-from experiments.papers.diffuser.tasks import DIFFUSER, FULL, NO_DIAGONAL, Asked, task_study
+from experiments.papers.diffuser.tasks import DIFFUSER, FULL, NO_DIAGONAL, Tasks, data_with
 from experiments.papers.figures import bars
-from experiments.papers.study import SCALES, Attention, Table
-from experiments.runs.command_line import run_function
+from experiments.papers.study import Attention, Table
 from graphattn.patterns import GlobalTokens, SlidingWindow
 
 LINKED = 'window and equal words'
 OWN = {LINKED: Attention('linked', SlidingWindow(4) | GlobalTokens(1),
                          more=('--model.init_args.link_equal', 'true'))}
-SETS = dict.fromkeys(SCALES, ('squad1', 'squad2', 'triviaqa'))
+SETS = 'squad1', 'squad2', 'triviaqa'
 FILES = {part: f'squad/{part}.json' for part in ('train', 'dev', 'test')}
 NAMES = {'smoke': (FULL, LINKED), 'small': (FULL, NO_DIAGONAL, DIFFUSER, LINKED),
          'paper': (FULL, NO_DIAGONAL, 'Longformer', 'BigBird', DIFFUSER)}
@@ -33,20 +25,15 @@ PAPER = {'SQuAD 1.1, paper EM': {FULL: 79.7, NO_DIAGONAL: 80.3},
                                 DIFFUSER: 75.84}}
 
 
-@task_study(1, 3, 3, sets=SETS, names=NAMES, own=OWN)
-def main(asked: Asked) -> Table:
-    rows = []
-    for name, runs in asked.questions('questions', FILES).items():
-        rows += asked.rows(name, runs, METRICS, PAPER)
-        if not asked.is_paper:
-            found = longest_match_scores(asked.data(runs).questions.read().parts['test'])
-            rows.append({'set': name, 'attention': 'longest match', **{
+def main(tasks: Tasks) -> Table:
+    kinds, rows = tasks.kinds(NAMES, OWN), []
+    for runs in tasks.questions('questions', SETS, FILES):
+        rows += tasks.rows(runs.name, runs, kinds, tasks.each(1, 3, 3), METRICS, PAPER)
+        if not tasks.is_paper:
+            found = longest_match_scores(data_with(runs, kinds).questions.read().parts['test'])
+            rows.append({'set': runs.name, 'attention': 'longest match', **{
                 title: 100 * found[metric] for title, (metric, _) in METRICS.items()}})
-    about = ('SQuAD 1.1, SQuAD 2.0, TriviaQA' if asked.is_paper else
+    about = ('SQuAD 1.1, SQuAD 2.0, TriviaQA' if tasks.is_paper else
              'gaps in docstrings, a stand-in for SQuAD')
     title = f'Which words answer a question?\n{about}'
     return Table(rows, bars(rows, 'attention', METRICS, title, series='set'), about)
-
-
-if __name__ == '__main__':
-    run_function(main)

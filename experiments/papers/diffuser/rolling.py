@@ -1,33 +1,26 @@
-r"""Accuracy of document classifiers on inputs that are rolled by a few tokens (Fig. S.11).
-
-    graphattn study rolling --scale small
-
-The study tests the classifiers of the study of diffusion again. The paper rolls all tokens, which
-moves [CLS] away from the position that predicts the class. Here, the text between [CLS] and [SEP]
-is also rolled alone. The comparison shows how much of the drop is due to the position of [CLS].
-"""
+"""Accuracy of document classifiers on inputs that are rolled by a few tokens (Fig. S.11)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from experiments.papers.diffuser.documents import Documents, document_study
+from experiments.papers.diffuser.documents import Documents
 from experiments.papers.figures import curves
 from experiments.papers.study import Table, mean_and_spread, restored, tested
-from experiments.runs.command_line import run_function
 
 SHIFTS = {'smoke': (0, 4), 'small': (0, 1, 4, 16, 64), 'paper': (0, 1, 2, 4, 8, 16, 32, 64)}
 # by what is rolled: whether [CLS] and [SEP] stay in place
+# The paper rolls all tokens, which moves [CLS] away from the position that predicts the class.
 ROLLED = {'all tokens': False, 'the text alone': True}
 KINDS = 'full', 'BigBird', 'Longformer', 'Diffuser, one hop', 'Diffuser'
 
 
-@document_study(1, 3, 3)
-def main(documents: Documents, seeds: range) -> Table:
+def main(documents: Documents) -> Table:
+    seeds = documents.each(1, 3, 3)
     rows = []
     for name in KINDS:
         attention = documents.kinds[name]
-        found = [_accuracy(documents.runs.trained(attention, seed), SHIFTS[documents.study.scale])
+        found = [_accuracy(documents.runs.trained(attention, seed), SHIFTS[documents.scale])
                  for seed in seeds]
         rows += [{'attention': name, 'rolled': what, 'by': shift,
                   **mean_and_spread('accuracy, %', [one[what, shift] for one in found]),
@@ -52,7 +45,3 @@ def _accuracy(run: Path, shifts: tuple[int, ...]) -> dict[tuple[str, int], float
             sets['test'] = documents.rolled(shift, keep_ends)
             accuracy[what, shift] = 100 * tested(classifier, 'accuracy')
     return accuracy
-
-
-if __name__ == '__main__':
-    run_function(main)

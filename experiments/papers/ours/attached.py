@@ -1,15 +1,4 @@
-r"""Loss of a model that was trained with full attention: before it is attached to a graph, right
-after, and after adaptation.
-
-    graphattn study attached --scale small
-
-A small ModernBERT of transformers is trained on masked tokens with full attention. Then
-:func:`graphattn.hugging_face.attach` replaces its attention by attention along a window, along
-BigBird's graph, or along graphs of an untrained block model. The study reports the loss on masked
-tokens of development text three times: before the replacement, right after it, and after a few more
-training steps. A model that trains these steps with full attention is reported for comparison. No
-paper has this experiment.
-"""
+"""Loss of a trained model before and after it is attached to a graph, and after adaptation."""
 
 from __future__ import annotations
 
@@ -18,23 +7,9 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from jsonargparse.typing import PositiveInt
-
 from experiments.papers.figures import points
-from experiments.papers.sparsebert.texts import Texts, loss_of
-from experiments.papers.study import (
-    DENSITY,
-    OUT,
-    ScaleName,
-    Study,
-    Table,
-    at,
-    mean_and_spread,
-    restored,
-    spread_of,
-    tested,
-)
-from experiments.runs.command_line import run_function
+from experiments.papers.sparsebert.texts import Pretrainings, loss_of
+from experiments.papers.study import DENSITY, Table, mean_and_spread, restored, spread_of, tested
 from experiments.runs.summary import read_summary
 from graphattn.hugging_face import attach
 from graphattn.patterns import parse
@@ -57,42 +32,33 @@ SMOKE = ['--trainer.val_check_interval', '2', '--trainer.limit_val_batches', '1'
          *(f'{MODEL}.{name}={size}' for name, size in SMOKE_SIZES.items())]
 
 
-def main(scale: ScaleName = 'small', corpus: str | None = None, seeds: PositiveInt | None = None,
-         out: Path = OUT) -> None:
-    """Train a ModernBERT with each seed, attach it to each graph, and train it a little more.
-
-    Args:
-        scale: Scale of the study: smoke, small or paper, which has more seeds.
-        corpus: The corpus. If omitted, the documentation of the installed Python.
-        seeds: Number of trainings.
-        out: The folder of all studies.
-    """
-    texts, numbers = Texts(Study('attached', scale, out), corpus), at(scale, (1, 3, 5), seeds)
+def main(texts: Pretrainings) -> Table:
+    seeds = texts.each(1, 3, 5)
     before = {seed: _trained(
         texts, f'attached-bert-{seed}', seed,
-        *(['--trainer.max_steps', '4'] if scale == 'smoke' else [])) for seed in numbers}
+        *(['--trainer.max_steps', '4'] if texts.scale == 'smoke' else [])) for seed in seeds}
     rows = [row(texts, attention, before) for attention in (FULL, *PATTERNS, BLOCK_MODEL)]
     unigrams = read_summary(before[0])['mlm_loss/unigram_entropy']
-    about = (f'{texts.about.partition(";")[0]}; {STEPS[scale]} steps of adaptation; '
+    about = (f'{texts.about}; {STEPS[texts.scale]} steps of adaptation; '
              f'entropy of the unigrams {unigrams:.2f}')
     losses = [{'attention': f'{row["attention"]}, {row[DENSITY]:.0f} % of the pairs',
                'when': when, LOSS: row[f'{when}, loss'], spread_of(LOSS): row[f'{when}, spread']}
               for row in rows for when in WHEN]
     figure = points(losses, 'attention', [LOSS], 'A ModernBERT trained with full attention, '
                     f'attached to graphs.\n{about}', series='when')
-    texts.study.report(Table(rows, figure, f'{texts.about}; seeds: {len(numbers)}'))
+    return Table(rows, figure, f'{texts.about}; seeds: {len(seeds)}')
 
 
-def row(texts: Texts, attention: str, before: dict[int, Path]) -> dict:
+def row(texts: Pretrainings, attention: str, before: dict[int, Path]) -> dict:
     """Return the losses along one kind of attention, of the trained model of each seed."""
-    sizes = SMOKE_SIZES if texts.study.scale == 'smoke' else read_yaml(CONFIG)['model'][
+    sizes = SMOKE_SIZES if texts.scale == 'smoke' else read_yaml(CONFIG)['model'][
         'init_args']['model']['init_args']
     source = {'heads': sizes['heads'], 'head_channels': sizes['channels'] // sizes['heads'],
               'clusters': CLUSTERS, 'estimator': 'paper', 'fixed': PATTERNS['window']}
     along = PATTERNS.get(attention) or json.dumps(
         {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': source})
-    options = ['--trainer.max_steps', str(STEPS[texts.study.scale]),
-               '--trainer.val_check_interval', str(STEPS[texts.study.scale]),
+    options = ['--trainer.max_steps', str(STEPS[texts.scale]),
+               '--trainer.val_check_interval', str(STEPS[texts.scale]),
                '--model.init_args.lr', '1e-3']
     losses, adapted = {when: [] for when in WHEN}, []
     for seed, run in before.items():
@@ -122,11 +88,7 @@ def density(attention: str, length: int, run: Path) -> float:
     return 100 * statistics.mean(read_summary(run)['density'].values())
 
 
-def _trained(texts: Texts, name: str, seed: int, *options: str) -> Path:
-    sizes: Sequence[str] = SMOKE if texts.study.scale == 'smoke' else ()
-    return texts.study.trained(name, '--config', str(CONFIG), *sizes, *options,
+def _trained(texts: Pretrainings, name: str, seed: int, *options: str) -> Path:
+    sizes: Sequence[str] = SMOKE if texts.scale == 'smoke' else ()
+    return texts.trained(name, '--config', str(CONFIG), *sizes, *options,
                                *texts.corpus_options(seed))
-
-
-if __name__ == '__main__':
-    run_function(main)

@@ -50,16 +50,13 @@ def dense_model(study: Study, kind: Kind) -> Path:
     return study.made(f'dense-{kind}', partial(_build, study, kind))
 
 
-def mask_of(kind: Kind) -> int | None:
-    return MASK if kind == 'modernbert' else None
-
-
 def _build(study: Study, kind: Kind, folder: Path) -> None:
     sizes = SIZES[study.scale]
     tokens = _sequences(study, sizes)
     torch.manual_seed(0)
     model = _untrained(kind, sizes)
-    adapt(model, torch.from_numpy(tokens[HELD_OUT:]), loss_of(model, mask_of(kind)),
+    mask = MASK if kind == 'modernbert' else None
+    adapt(model, torch.from_numpy(tokens[HELD_OUT:]), loss_of(model, mask),
           Adaptation(sizes.steps[kind], lr=3e-3, batch_size=sizes.batch_size))
     with new_folder(folder) as temporary:
         model.save_pretrained(temporary)

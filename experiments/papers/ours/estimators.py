@@ -1,26 +1,10 @@
-r"""Estimators of the gradient of a block model, and whether they keep the edges of the model.
-
-    graphattn study estimators --scale small
-
-An estimator defines the gradient of a loss in the probabilities of sampled edges (derived in
-:func:`graphattn.samplers.straight_through`). The task of repeated tokens requires all edges
-(:mod:`experiments.papers.sbm_transformer.repeated_tokens`), so an estimator should find and keep
-all edges. Each estimator is trained with both distributions and several seeds.
-
-A run has *lost* its edges if its final density is less than half of its maximum. It has *solved*
-the task if its final accuracy is 99 %. With the distribution of Algorithm 1 (``poisson``), no
-density exceeds 63 %. The reference is full attention, which has all edges from the start.
-
-The paper has no such study. The scale ``paper`` has the sizes of its Figure 4. The scale ``small``
-has sequences of 32 tokens.
-"""
+"""Estimators of the gradient of a block model, and whether they keep the edges of the model."""
 
 from itertools import product
 
 from experiments.papers.figures import points
 from experiments.papers.sbm_transformer.repeated_tokens import has_lost_edges, means, train
-from experiments.papers.study import DENSITY, Study, Table, study
-from experiments.runs.command_line import run_function
+from experiments.papers.study import DENSITY, Table, Trained
 from experiments.runs.summary import read_summary
 from graphattn.samplers.straight_through import ESTIMATORS
 
@@ -34,8 +18,7 @@ RATE = {'smoke': 1e-3, 'small': 2e-3, 'paper': 1e-3}
 CLUSTERS = {'smoke': 4, 'small': 16, 'paper': 128}
 
 
-@study(1, 8, 8)
-def main(study: Study, seeds: range) -> Table:
+def main(study: Trained) -> Table:
     scale = study.scale
     models = {(None, 'full attention'): ('estimators-full', 'full', {})}
     for distribution, estimator in product(DISTRIBUTIONS, ESTIMATORS):
@@ -46,7 +29,7 @@ def main(study: Study, seeds: range) -> Table:
     rows = []
     for (distribution, estimator), (name, config, changes) in models.items():
         runs = [train(study, name, config, seed, DATA[scale], sizes | changes, EPOCHS[scale],
-                      RATE[scale]) for seed in seeds]
+                      RATE[scale]) for seed in study.each(1, 8, 8)]
         rows.append({'distribution': distribution, 'estimator': estimator, 'runs': len(runs),
                      'lost their edges': sum(map(has_lost_edges, runs)),
                      'solved': sum(read_summary(run)['accuracy'] >= 0.99 for run in runs),
@@ -55,7 +38,3 @@ def main(study: Study, seeds: range) -> Table:
     return Table(rows, points(drawn, 'estimator', ['accuracy, %', DENSITY], 'Repeated tokens need '
                               'all edges: which gradient finds and keeps them?',
                               series='distribution'))
-
-
-if __name__ == '__main__':
-    run_function(main)

@@ -1,17 +1,4 @@
-r"""Images with few or many sampled edges, and the pixels that are attended to (SBM-Transformer,
-Fig. 7, 8).
-
-    graphattn study attention_received --scale small
-
-The study uses the most accurate penalised block model of the study of the density penalty.
-``TASK.png`` shows correctly classified test images of lowest and highest density, with the fraction
-of queries that attend to each pixel.
-
-The paper claims that harder and darker images have more edges, and that the first layer attends to
-dark areas. To test this, the table has three results for each head, over the first test images: the
-densities of right and wrong images, Pearson's correlation of density with the mean grey level of an
-image, and the correlation of received attention with the grey level of a pixel.
-"""
+"""Images with few or many sampled edges, and which pixels are attended to (SBM, Fig. 7, 8)."""
 
 from __future__ import annotations
 
@@ -23,14 +10,12 @@ from experiments.papers.figures import points
 from experiments.papers.sbm_transformer.density import (
     STAND_IN,
     WEIGHTS,
-    Densities,
+    DensityStudy,
     OfInputs,
-    density_study,
     of_inputs,
     restored_model,
 )
 from experiments.papers.study import DENSITY, Table
-from experiments.runs.command_line import run_function
 from experiments.runs.figures import received_attention, received_shares
 from experiments.runs.summary import read_summary
 
@@ -41,14 +26,13 @@ DRAWS = {'smoke': 2, 'small': 32, 'paper': 4}  # sampled graphs to average
 CORRELATIONS = 'density with mean grey level', 'received with grey level'
 
 
-@density_study
-def main(tasks: list[Densities]) -> Table:
-    tasks = [runs for runs in tasks if runs.task in SHAPES]
+def main(study: DensityStudy) -> Table:
+    tasks = [runs for runs in study.asked() if runs.task in SHAPES]
     if not tasks:
         raise ValueError(f"'tasks' must contain at least one task with images: {', '.join(SHAPES)}")
-    scale, rows, pictures = tasks[0].study.scale, [], {}
+    rows, pictures = [], {}
     for runs in tasks:
-        best = {weight: runs.most_accurate(weight) for weight in WEIGHTS[scale][1:]}
+        best = {weight: runs.most_accurate(weight) for weight in WEIGHTS[study.scale][1:]}
         weight = max(best, key=lambda weight: read_summary(best[weight])['accuracy'])
         model, test = restored_model(best[weight])
         test = test.take(np.arange(min(MAX_IMAGES, len(test.label))))
@@ -61,7 +45,7 @@ def main(tasks: list[Densities]) -> Table:
         titles = [f'{kind}\nclass {value}' for kind, value in zip(
             ['lowest'] * DRAWN + ['highest'] * DRAWN, label[shown].tolist())]
         pictures[runs.task] = received_attention(model, images[shown], titles, SHAPES[runs.task],
-                                                 DRAWS[scale])
+                                                 DRAWS[study.scale])
     named = [{**row, 'part': f'{row["task"]}: layer {row["layer"]}, head {row["head"]}'}
              for row in rows]
     figure = points(named, 'part', (DENSITY, *CORRELATIONS), 'Densities, and correlations with '
@@ -97,7 +81,3 @@ def correlation(first: Tensor, second: Tensor) -> float | None:
     """Return Pearson's correlation of two tensors; ``None`` if one of them is constant."""
     coefficient = float(torch.corrcoef(torch.stack([first, second]).double())[0, 1])
     return coefficient if coefficient == coefficient else None
-
-
-if __name__ == '__main__':
-    run_function(main)

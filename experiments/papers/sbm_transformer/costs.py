@@ -1,32 +1,9 @@
-r"""Costs of each kind of attention at Long Range Arena's lengths (SBM, Tables 3, 5; Diffuser, S.4).
-
-    graphattn study costs --scale small
-
-The study measures one layer of every kind of attention on one sequence, with the sizes of the
-paper's models. Operations include the probabilities for sampling a graph, which the paper's Table 5
-omits. Times are medians of interleaved runs. Peaks of memory are measured in separate processes and
-include graphs.
-
-``table.csv`` compares the kinds of attention. Operations and peaks are relative to full attention,
-with the values of the paper's Table 3. Times are relative to torch's full attention, which is the
-faster one. ``steps.csv`` lists the operations of a block model's head, step by step, in the order
-of Table 5. ``crossings.csv`` lists the densities at which block models cost as much as full
-attention.
-
-The paper measures whole models with their trained graphs on GPUs. Here, graphs of the same
-densities are sampled with equal probabilities, from the exact distribution. Above a few per cent,
-its sampler computes all probabilities, which takes k / 2d times the operations of full attention.
-Algorithm 1, which avoids this, is also measured. The paper's operations for Retrieval equal those
-for ListOps, which is half as long.
-"""
+"""Costs of each kind of attention at the lengths of Long Range Arena (SBM, Tables 3 and 5)."""
 
 from __future__ import annotations
 
-import json
 from itertools import product
-from pathlib import Path
 
-import torch
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -48,12 +25,8 @@ from experiments.papers.sbm_transformer.cost_cases import (
     Case,
     peaks,
 )
-from experiments.papers.study import OUT, ScaleName, Study, Table
-from experiments.runs.command_line import run_function
+from experiments.papers.study import Study, Table
 from experiments.runs.tables import report
-from graphattn.utils.files import write_whole
-from graphattn.utils.reading import read_json
-from graphattn.utils.schema import check_schema
 
 LENGTHS = {'ListOps': 2048, 'Text': 3072, 'Retrieval': 4096, 'Image': 1024, 'Pathfinder': 1024}
 # Further lengths: those of the data, where models are longer, and those of the benchmark, where the
@@ -84,54 +57,30 @@ PAPER_MEMORY = {
     'Linformer': dict(zip(LENGTHS, (0.26, 0.22, 0.14, 0.34, 0.34))),
     'Nystromformer': dict(zip(LENGTHS, (0.34, 0.27, 0.16, 0.70, 0.70))),
     SAMPLED: dict(zip(LENGTHS, (0.19, 1.01, 0.19, 0.39, 0.48)))}
+# Which omits the probabilities for sampling a graph.
 IN_TABLE_5 = {'memberships': 'nd^2 + nkd', 'mixing': 'k^2 d', 'logits': 'md', 'sums': 'md'}
 OF_GRADIENT = 'probability of edges'
-DRAWN = (FORMED, FUSED, 'Performer', 'Longformer', 'BigBird', 'Diffuser, 1 hop', 'Diffuser')
 ABOUT = f'One layer of {HEADS} heads, {CHANNELS} channels, on one sequence'
 COSTS = {'MFLOPs': 'operations', 'infer ms': 'time of inference',
          'train ms': 'time of a training step', 'infer MiB': 'memory of inference',
          'train MiB': 'memory of a training step'}
 
 
-def main(scale: ScaleName = 'small', out: Path = OUT) -> None:
-    """Measure every kind of attention at every length, and compare the costs.
-
-    Args:
-        scale: The scale smoke uses a sixteenth of the lengths. The scale paper adds the lengths of
-            the data, and more rounds. Lengths that were measured before are not measured again.
-        out: The folder of all studies.
-    """
-    study = Study('costs', scale, out)
-    measured = {n: measured_once(study, n) for n in sorted({n for _, n in TASKS[scale]})}
+def main(study: Study) -> Table:
+    scale = study.scale
+    measured = {n: measure(cases_at(scale, n), ROUNDS[scale])
+                for n in sorted({n for _, n in TASKS[scale]})}
     report(steps_table(scale), 'steps', study.folder)
     report([row for rows in measured.values() for row in crossings(rows)], 'crossings',
            study.folder)
-    rows = [row for task, n in TASKS[scale] for row in compare(task, measured[n])]
-    study.report(Table(rows, draw_lengths(measured),
-                       others={'densities': draw_densities(measured)}))
+    return Table([row for task, n in TASKS[scale] for row in compare(task, measured[n])],
+                 draw(measured))
 
 
 # Measuring ###########################################################################
 
 
-def measured_once(study: Study, n: int) -> list[dict]:
-    """Return a row for each kind of attention at a length, from an earlier run if there is one."""
-    cases = cases_at(study.scale, n)
-    asked = {'cases': [list(case) for case in cases], 'rounds': ROUNDS[study.scale],
-             'threads': torch.get_num_threads()}
-    path = study.folder / 'measured' / f'{n}.json'
-    if path.exists():
-        kept = read_json(path)
-        check_schema(kept, {'asked': dict, 'rows': [{str: (None, float, str)}]}, str(path))
-        if kept['asked'] == asked:
-            return kept['rows']
-    rows = measure(cases, ROUNDS[study.scale])
-    text = json.dumps({'asked': asked, 'rows': rows}, indent=1) + '\n'
-    write_whole(path, lambda path: path.write_text(text, encoding='utf-8'))
-    return rows
-
-
-def cases_at(scale: ScaleName, n: int) -> list[Case]:
+def cases_at(scale: str, n: int) -> list[Case]:
     """Return the kinds of attention at a length, with block models at several densities."""
     trained = {TRAINED[task] for task, length in TASKS[scale] if length == n}
     densities = sorted({*DENSITIES[scale], *trained})
@@ -218,7 +167,7 @@ def percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def steps_table(scale: ScaleName) -> list[dict]:
+def steps_table(scale: str) -> list[dict]:
     """Return the operations of a head by step, at the density of the paper's trained model."""
     rows = []
     for task, n in TASKS[scale]:
@@ -258,17 +207,7 @@ def crossing(rows: list[dict], column: str, full: float) -> str:
 # Drawing #############################################################################
 
 
-def draw_lengths(measured: dict[int, list[dict]]) -> Figure:
-    """Draw time and memory of a training step over tokens, as in Diffuser's Fig. S.4."""
-    titles = {'train ms': 'ms per training step', 'train MiB': 'peak memory of it, MiB'}
-    drawn = [{'cost': title, 'attention': row['attention'], 'tokens': row['tokens'],
-              'value': row[column]} for column, title in titles.items()
-             for rows in measured.values() for row in rows if row['attention'] in DRAWN]
-    return curves(drawn, 'tokens', ['value'], ABOUT, panel='cost', series='attention', ylabel='',
-                  log='xy')
-
-
-def draw_densities(measured: dict[int, list[dict]]) -> Figure:
+def draw(measured: dict[int, list[dict]]) -> Figure:
     """Draw costs over SDPA's by density, with and without the sampling, at two lengths."""
     drawn = []
     for n in dict.fromkeys([sorted(measured)[len(measured) // 2 - 1], max(measured)]):
@@ -283,7 +222,3 @@ def draw_densities(measured: dict[int, list[dict]]) -> Figure:
     levels = dict.fromkeys((row['length'] for row in drawn), {'full SDPA': 1.})
     return curves(drawn, 'density, %', ['value'], ABOUT, panel='length', series='cost', ylabel='',
                   levels=levels, log='xy')
-
-
-if __name__ == '__main__':
-    run_function(main)

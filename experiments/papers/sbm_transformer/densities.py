@@ -1,13 +1,4 @@
-r"""Density of graphs by layer, and its variation over inputs (SBM-Transformer, Fig. 5).
-
-    graphattn study densities --scale small
-
-The study uses the block models of the study of the density penalty, with the most accurate seed for
-each lambda. The paper shows the unregularised and the best regularised model. For each layer
-(averaged over heads) and each head, the table lists mean, deviation, minimum and maximum over the
-test inputs. The paper finds that without a penalty, two layers can differ by more than 10 points.
-On Pathfinder, it finds that the density of the upper layer varies strongly with the input.
-"""
+"""Density of graphs by layer, and its variation over inputs (SBM-Transformer, Fig. 5)."""
 
 from __future__ import annotations
 
@@ -16,23 +7,20 @@ from torch import Tensor
 from experiments.papers.figures import bars
 from experiments.papers.sbm_transformer.density import (
     WEIGHTS,
-    Densities,
-    density_study,
+    DensityStudy,
     of_inputs,
     restored_model,
 )
 from experiments.papers.study import DENSITY, Table, spread_of
-from experiments.runs.command_line import run_function
 from experiments.runs.summary import read_summary
 
 ALL_HEADS = 'mean of heads'
 
 
-@density_study
-def main(tasks: list[Densities]) -> Table:
+def main(study: DensityStudy) -> Table:
     rows = []
-    for runs in tasks:
-        for weight in WEIGHTS[runs.study.scale]:
+    for runs in study.asked():
+        for weight in WEIGHTS[study.scale]:
             run = runs.most_accurate(weight)
             about = {'task': runs.task, 'lambda': weight, 'seed': read_summary(run)['seed'],
                      'accuracy, %': 100 * read_summary(run)['accuracy']}
@@ -55,7 +43,3 @@ def layer_rows(density: Tensor) -> list[dict]:
                   'spread over inputs': float(values.std()), 'lowest': float(values.min()),
                   'highest': float(values.max())} for name, values in named.items()]
     return rows
-
-
-if __name__ == '__main__':
-    run_function(main)

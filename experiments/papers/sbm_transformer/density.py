@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jsonargparse.typing import PositiveInt
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.data.sequences import SequenceData, Sequences
 from experiments.papers.study import (
-    OUT,
     SHIPPED,
     SOURCE,
     Runs,
-    ScaleName,
-    Study,
-    Table,
-    at,
-    at_scale,
+    Trained,
     chosen,
-    name_of,
     restored,
     source_option,
 )
@@ -35,7 +27,6 @@ from experiments.tasks import LongRange
 from experiments.tasks.long_range import collate
 from graphattn.patterns import Pattern, SlidingWindow
 
-CONFIGS = Path(__file__).parent / 'configs'
 PROTOCOL = SHIPPED / 'lra' / 'sbm.yaml'
 STAND_IN = 'digits'
 TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
@@ -50,12 +41,32 @@ BATCH = 32
 
 
 @dataclass(frozen=True)
+class DensityStudy(Trained):
+    """A study of penalties on density.
+
+    Args:
+        tasks: Tasks of the scale. If omitted, all tasks.
+    """
+
+    tasks: list[str] | None = None
+
+    def asked(self) -> list[Densities]:
+        """Return the trainings on each task."""
+        known = TASKS[self.scale]
+        return [Densities(self, task) for task in chosen('tasks', self.tasks or known, known,
+                                                         at=f' at the scale {self.scale}')]
+
+
+@dataclass(frozen=True)
 class Densities:
     """Trainings on one task with the seeds of a study."""
 
-    study: Study
+    study: DensityStudy
     task: str
-    seeds: range
+
+    @property
+    def seeds(self) -> range:
+        return self.study.each(1, 3, 3)
 
     def along(self, name: str, pattern: Pattern) -> list[Path]:
         """Train with one pattern in all heads of all layers."""
@@ -79,27 +90,8 @@ class Densities:
     def _runs(self) -> Runs:
         configs = PROTOCOL, PROTOCOL.with_suffix('') / f'{self.task}.yaml'
         if self.task == STAND_IN:
-            configs = at_scale(CONFIGS, self.study.scale, 'long_range.yaml')
+            configs = self.study.configs('sbm_transformer', 'long_range')
         return Runs(self.study, self.task, configs)
-
-
-def density_study(table: Callable[[list[Densities]], Table]) -> Callable[..., None]:
-    """Make a function of the trainings on each task a command."""
-    def main(scale: ScaleName = 'small', tasks: list[str] | None = None,
-             seeds: PositiveInt | None = None, out: Path = OUT) -> None:
-        """Train block models with several penalties on density, and compare them.
-
-        Args:
-            scale: Scale of the study: smoke, small or paper.
-            tasks: Tasks of the scale. If omitted, all tasks.
-            seeds: Number of trainings of each kind.
-            out: The folder of all studies.
-        """
-        names = chosen('tasks', tasks or TASKS[scale], TASKS[scale], at=f' at the scale {scale}')
-        study = Study(name_of(table), scale, out)
-        study.report(table([Densities(study, task, at(scale, (1, 3, 3), seeds))
-                            for task in names]))
-    return main
 
 
 class OfInputs(NamedTuple):

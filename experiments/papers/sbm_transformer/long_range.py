@@ -16,7 +16,7 @@ from experiments.papers.study import (
     HOPS,
     SHIPPED,
     TELEPORT,
-    Study,
+    Trained,
     config_options,
     data_of,
     over_seeds,
@@ -32,7 +32,6 @@ TASKS = {'ListOps': 'listops', 'Text': 'text', 'Retrieval': 'retrieval', 'Image'
 STAND_INS = ('text', 'retrieval', 'image')  # data sets without a download
 CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
 PAPER_RANK = 256  # number of projections, features and landmarks, Table 7 of SBM-Transformer
-Protocol = Literal['sbm', 'official', 'clean']
 
 FULL, WINDOW, SAMPLED, BOTH = 'full', 'window', 'SBM', 'SBM | window'
 ATTENTIONS = (FULL, WINDOW, 'Longformer', 'BigBird', 'Star', 'Strided', 'Fixed', 'LogSparse',
@@ -41,40 +40,51 @@ ATTENTIONS = (FULL, WINDOW, 'Longformer', 'BigBird', 'Star', 'Strided', 'Fixed',
 
 
 @dataclass(frozen=True)
-class LongRangeRuns:
-    """Trainings by a protocol of ``experiments/configs/lra``, in a precision of Lightning.
+class LongRange(Trained):
+    """A study of Long Range Arena; below the scale paper, with short sequences and stand-ins.
 
-    Below the scale paper, sequences are shorter, and stand-ins replace what must be downloaded.
+    Args:
+        attentions: Names of the kinds of attention, besides the window.
+        protocol: The protocol. If omitted, SBM-Transformer's protocol at the scale paper, and the
+            clean protocol below it.
+        precision: Precision, such as bf16-mixed on a GPU. If omitted, float32.
+        tasks: Tasks out of ListOps, Text, Retrieval, Image and Pathfinder.
     """
 
-    study: Study
-    protocol: Protocol
+    attentions: list[str] | None = None
+    protocol: Literal['sbm', 'official', 'clean'] | None = None
     precision: str | None = None
+    tasks: list[str] | None = None
 
     def __post_init__(self):
-        if self.study.scale != 'paper' and self.protocol != 'clean':
+        super().__post_init__()
+        if self.scale != 'paper' and self.protocol not in (None, 'clean'):
             raise ValueError(f"'protocol' must be 'clean' if 'scale' is smaller than 'paper' (got "
                              f"{self.protocol!r})")
 
-    def trained(self, task: str, attention: str, seed: int) -> Path:
+    @property
+    def rules(self) -> str:
+        return self.protocol or ('sbm' if self.scale == 'paper' else 'clean')
+
+    def classifier(self, task: str, attention: str, seed: int) -> Path:
         """Train a classifier and test the weights that are best on the development part."""
         slug = re.sub('[^a-z0-9]+', '_', attention.lower())
-        run = f'lra-{self.protocol}-{TASKS[task]}-{slug}-{seed}'
-        return self.study.trained(run, *self._options(task, attention, seed))
+        run = f'lra-{self.rules}-{TASKS[task]}-{slug}-{seed}'
+        return self.trained(run, *self._options(task, attention, seed))
 
     def scored(self, task: str, attention: str, seeds: range) -> dict[str, float | None]:
-        return over_seeds(self.trained(task, attention, seed) for seed in seeds)
+        return over_seeds(self.classifier(task, attention, seed) for seed in seeds)
 
     def baselines(self, task: str) -> dict[str, float]:
         """Return the accuracies of baselines that read almost nothing, in per cent."""
-        data = data_of(self.trained(task, WINDOW, 0))
+        data = data_of(self.classifier(task, WINDOW, 0))
         found = glances(TASKS[task], data.source.read(data.max_length - data.cls))
         return {name: 100 * accuracy for name, accuracy in found.items()}
 
     @property
     def about(self) -> str:
-        if self.study.scale == 'paper':
-            return f"Long Range Arena, protocol '{self.protocol}'"
+        if self.scale == 'paper':
+            return f"Long Range Arena, protocol '{self.rules}'"
         return ('short sequences and few steps; stand-ins: documentation of packages\n'
                 'for Text and Retrieval, digits for Image')
 
@@ -83,34 +93,34 @@ class LongRangeRuns:
         over = {'model': {'init_args': {'model': {'init_args': {'encoder': encoder}}}},
                 'data': {'init_args': {'seed': seed, 'source': {'init_args': self._source(task)}}}}
         precision = [] if self.precision is None else ['--trainer.precision', self.precision]
-        configs = config_options(*self._configs(task), json.dumps(over))
+        configs = config_options(*self._files(task), json.dumps(over))
         return [*configs, '--seed_everything', str(seed), *precision]
 
-    def _configs(self, task: str) -> list[Path]:
+    def _files(self, task: str) -> list[Path]:
         name = TASKS[task]
-        own = [LRA / f'{self.protocol}.yaml', LRA / self.protocol / f'{name}.yaml']
-        if self.study.scale == 'paper':
+        own = [LRA / f'{self.rules}.yaml', LRA / self.rules / f'{name}.yaml']
+        if self.scale == 'paper':
             return own
         if name in STAND_INS:
             own[1] = own[1].with_stem(f'{name}_standin')
-        folder = CONFIGS / self.study.scale
+        folder = CONFIGS / self.scale
         return [*own, folder / 'lra.yaml', folder / 'lra' / own[1].name]
 
     def _source(self, task: str) -> dict[str, Any]:
         """Return where the data of a task are kept, if the study decides it."""
         if task in ('ListOps', 'Pathfinder'):
-            return {'cache': str(self.study.shared / 'cache')}
-        if task in ('Text', 'Retrieval') and self.study.scale != 'paper':
-            return {'documents': {'init_args': {'path': str(package_docs(self.study))}}}
+            return {'cache': str(self.shared / 'cache')}
+        if task in ('Text', 'Retrieval') and self.scale != 'paper':
+            return {'documents': {'init_args': {'path': str(package_docs(self))}}}
         return {}
 
     def encoder(self, task: str, attention: str, seed: int) -> dict[str, Any]:
         """Return the arguments with which a config builds the encoder of a kind of attention."""
-        config = laid_over(*self._configs(task))
+        config = laid_over(*self._files(task))
         encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
         length, heads, channels = (encoder[name] for name in ('max_length', 'heads', 'channels'))
         head_channels = encoder.get('head_channels', channels // heads)
-        rank = PAPER_RANK if self.study.scale == 'paper' else max(2, length // 8)
+        rank = PAPER_RANK if self.scale == 'paper' else max(2, length // 8)
         if attention in (baselines := baselines_at(length, rank)):
             # the baseline sets its own size of a head
             return {'source': None, 'head_channels': None,
@@ -124,7 +134,7 @@ class LongRangeRuns:
         fixed = {SAMPLED: None, 'SBM + I': SlidingWindow(0), BOTH: patterns_at(length)[WINDOW][0]}
         return {'source': {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': {
             'heads': heads, 'head_channels': head_channels,
-            'clusters': CLUSTERS[self.study.scale], 'estimator': 'paper',
+            'clusters': CLUSTERS[self.scale], 'estimator': 'paper',
             'fixed': fixed[attention] and str(fixed[attention])}}}
 
 

@@ -1,12 +1,4 @@
-r"""Attention without its diagonal (SparseBERT, Tables 1 and 4).
-
-    graphattn study diagonal --scale small
-
-The study pre-trains and fine-tunes models with all pairs, without the diagonal, and without as many
-random pairs, which all heads and layers share (Sec. 3.3.3). Further models attend along the six
-fixed patterns, with and without the diagonal (Sec. 4.3.1). DAM's structured masks are learned once,
-including the diagonal. Before fine-tuning, the diagonal is then added or removed.
-"""
+"""Attention without its diagonal (SparseBERT, Tables 1 and 4)."""
 
 from __future__ import annotations
 
@@ -14,9 +6,8 @@ import statistics
 from collections.abc import Sequence
 
 from experiments.papers.figures import points
-from experiments.papers.sparsebert.texts import LOSS, PATTERNS, Texts, loss_of, text_study
+from experiments.papers.sparsebert.texts import LOSS, PATTERNS, Texts, loss_of
 from experiments.papers.study import Table, mean_and_spread
-from experiments.runs.command_line import run_function
 from graphattn.patterns import (
     Full,
     Pattern,
@@ -43,16 +34,16 @@ WEIGHTS = {'smoke': ('1e-1',), 'small': ('1e-4', '1e-3'), 'paper': ('1e-4', '1e-
 SUFFIX = {WITH: '', WITHOUT: '_no_diagonal', RANDOM: '_randomly_dropped'}  # of runs
 
 
-@text_study(2, 2, 3)
-def main(texts: Texts, tasks: Sequence[str], seeds: range) -> Table:
+def main(texts: Texts) -> Table:
+    tasks, seeds = texts.asked(), texts.each(2, 2, 3)
     full = {WITH: Full(), RANDOM: randomly_dropped(), WITHOUT: without_diagonal(Full())}
     rows = [_fixed(texts, tasks, 'Full', diagonal, pattern, seeds)
             for diagonal, pattern in full.items()]
-    for name in CHOSEN[texts.study.scale]:
+    for name in CHOSEN[texts.scale]:
         patterns = {WITH: PATTERNS[name], WITHOUT: without_diagonal(PATTERNS[name])}
         rows += [_fixed(texts, tasks, name, diagonal, pattern, range(1))
                  for diagonal, pattern in patterns.items()]
-    for weight in WEIGHTS[texts.study.scale]:
+    for weight in WEIGHTS[texts.scale]:
         run = texts.dam('s', weight)
         masks = load_masks(run / 'masks.npz')
         changed = {WITH: [mask | SlidingWindow(0) for mask in masks],
@@ -89,7 +80,3 @@ def _row(name: str, diagonal: str, sparsity: float, losses: list[float],
         **{task: statistics.mean(one[task] for one in scores) for task in scores[0]},
         **mean_and_spread('average', [statistics.mean(one.values()) for one in scores]),
         'paper, average': paper_average}
-
-
-if __name__ == '__main__':
-    run_function(main)

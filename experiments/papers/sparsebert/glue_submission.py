@@ -14,22 +14,24 @@ import csv
 from pathlib import Path
 
 from experiments.data.text.glue_files import TASKS
+from experiments.papers.sparsebert.glue_table import Parser
 from experiments.predict import predictions
-from experiments.runs.command_line import run_function
 from experiments.runs.load_run import Run, load_run
 from graphattn.utils.files import check_folder, write_whole
 
 HIGHEST = 5.  # of STS-B's scores
 
 
-def main(runs: Path, glue: Path, out: Path) -> None:
-    """Predict the test sets of all trained tasks.
+def main(words: list[str]) -> None:
+    parser = Parser(prog='graphattn study glue_submission', description=__doc__.splitlines()[0])
+    parser.add_argument('--runs', type=Path, required=True, help='folder with a run for each task')
+    parser.add_argument('--glue', type=Path, required=True, help='folder of GLUE')
+    parser.add_argument('--out', type=Path, required=True, help='folder of the predictions')
+    submit(**vars(parser.parse_args(words)))
 
-    Args:
-        runs: A folder with a run for each task.
-        glue: GLUE's data, with a folder for each task.
-        out: The folder of the predictions.
-    """
+
+def submit(runs: Path, glue: Path, out: Path) -> None:
+    """Predict the test sets of all trained tasks."""
     check_folder('out', out)
     trained = [task for task in TASKS if (runs / task / 'summary.json').exists()]
     if not trained:
@@ -60,7 +62,3 @@ def _write(path: Path, rows: list[tuple[str, str]]) -> None:
     with path.open('w', encoding='utf-8', newline='') as file:
         csv.writer(file, delimiter='\t', lineterminator='\n').writerows(
             [('index', 'prediction'), *rows])
-
-
-if __name__ == '__main__':
-    run_function(main)

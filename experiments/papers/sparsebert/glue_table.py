@@ -20,7 +20,6 @@ from typing import NoReturn
 
 from experiments.data.text.glue_files import TASKS
 from experiments.modules.fine_tuning import BEST, LAST
-from experiments.runs.command import run_or_exit
 from experiments.runs.summary import read_results
 from experiments.runs.tables import report
 from graphattn.utils.files import check_folder
@@ -32,15 +31,15 @@ COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
               if name != 'MNLI'}}
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(words: list[str]) -> None:
     """Fine-tune a model on GLUE tasks, and write the table of all runs."""
-    parser = _Parser(
-        prog='python -m experiments.papers.sparsebert.glue_table',
+    parser = Parser(
+        prog='graphattn study glue_table',
         description=__doc__.splitlines()[0],
         epilog='Other options are passed to experiments.train.', allow_abbrev=False)
     parser.add_argument('--config', required=True, help='config of the fine-tuning')
@@ -51,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
                         help=f'tasks to train, some of {", ".join(TASKS)}; if omitted, all')
     parser.add_argument('--seeds', nargs='+', type=int, default=[0], help='a run for each')
     parser.add_argument('--out', type=Path, required=True, help='folder of the runs')
-    options, others = parser.parse_known_args(arguments)
+    options, others = parser.parse_known_args(words)
     check_folder('out', options.out)
     missing = [task for task in options.tasks if not (options.glue / task).is_dir()]
     if missing:
@@ -102,7 +101,3 @@ def _row(folder: Path, epoch: str) -> dict[str, float]:
     reports = {path.parent.name: read_results(path) for path in folder.glob('*/dev.json')}
     return {column: 100 * reports[task][epoch][metric]
             for column, (task, metric) in COLUMNS.items() if task in reports}
-
-
-if __name__ == '__main__':
-    run_or_exit(main)

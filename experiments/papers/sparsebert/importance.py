@@ -1,59 +1,40 @@
-r"""Importance of pairs of positions, by soft masks that are learned in pre-training (SparseBERT,
-Fig. 2).
-
-    graphattn study importance --scale small
-
-Pre-training learns a mask P for each head, which all layers share (Sec. 3.1). The mask enters the
-softmax as -c (1 - P), with c = 10. The paper only calls c large. With c = 10,000, as in the
-authors' code, each query would attend only to the key of the highest P, even if this P is higher by
-very little. The paper averages P over heads "after normalization", which is read here as division
-by the head's mean. Every entry of P starts at 1/2.
-"""
+"""Importance of pairs of positions, by soft masks of a pre-training (SparseBERT, Fig. 2)."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from experiments.papers.figures import curves, points
 from experiments.papers.sparsebert.pruned import Pruned
-from experiments.papers.sparsebert.texts import Texts
-from experiments.papers.study import OUT, ScaleName, Study, Table
-from experiments.runs.command_line import run_function
+from experiments.papers.sparsebert.texts import Pretrainings
+from experiments.papers.study import Table
 from experiments.runs.summary import read_summary
 
 PAPER = {'diagonal': 'least important', 'distance 1': 'most important', 'others': 'all similar',
          '[CLS] as key': 'important', '[SEP] as key': 'important',
          '[CLS] as query': 'important', '[SEP] as query': 'important'}
+# In the softmax, P is -c (1 - P) with c = 10, which the paper only calls large. With 10,000, as in
+# the authors' code, a query would attend to the key of the highest P alone. The paper averages over
+# heads "after normalization", read here as division by the head's mean.
 IMPORTANCE = 'P / mean of the head'
 FURTHEST = 16  # distance in the figure
 
 
-def main(scale: ScaleName = 'small', corpus: str | None = None, out: Path = OUT) -> None:
-    """Learn soft masks in pre-training, and report the importance of pairs.
-
-    Args:
-        scale: Scale of the study: smoke, small or paper.
-        corpus: The corpus of the pre-training. If omitted, the documentation of the installed
-            Python.
-        out: The folder of all studies.
-    """
-    texts = Texts(Study('importance', scale, out), corpus)
+def main(texts: Pretrainings) -> Table:
     pruned = Pruned(texts)
     rows, loss = table(pruned.probability), read_summary(pruned.pretrained)
-    about = (f'{texts.about.split(";")[0]}; loss on masked tokens {loss["mlm_loss"]:.2f}, entropy '
-             f'of the unigrams {loss["mlm_loss/unigram_entropy"]:.2f}')
+    about = (f'{texts.about}; loss on masked tokens {loss["mlm_loss"]:.2f}, entropy of the '
+             f'unigrams {loss["mlm_loss/unigram_entropy"]:.2f}')
     ranked = [{**row, 'pairs': f'{row["pairs"]}: {row["paper"]}' if row['paper'] else row['pairs']}
               for row in sorted(rows, key=lambda row: row['rank'])]
     title = ('Importance of pairs of positions. The paper: neighbours are the most important '
              f'pairs, then [CLS] and [SEP]; the diagonal is the least important.\n{about}')
     distances = curves(by_distance(pruned.probability), 'key - query', [IMPORTANCE], title,
                        panel='tokens', series='head', ylabel=IMPORTANCE)
-    texts.study.report(Table(rows, points(ranked, 'pairs', [IMPORTANCE], title),
-                             f'{about}\nranks: 1 is the most important of {len(rows)}',
-                             {'distances': distances}))
+    return Table(rows, points(ranked, 'pairs', [IMPORTANCE], title),
+                 f'{about}\nranks: 1 is the most important of {len(rows)}',
+                 {'distances': distances})
 
 
 def table(probability: Tensor) -> list[dict]:
@@ -100,7 +81,3 @@ def by_distance(probability: Tensor) -> list[dict]:
 
 def _normalised(probability: Tensor) -> Tensor:
     return probability / probability.mean(dim=(1, 2), keepdim=True)
-
-
-if __name__ == '__main__':
-    run_function(main)

@@ -1,21 +1,8 @@
-r"""Fixed patterns and learned masks at their sparsities (SparseBERT, Table 3 and Fig. 4).
-
-    graphattn study masks --scale small
-
-The study compares six patterns, with the paper's sparsities at 128 tokens, and DAM's unstructured
-and structured masks for four lambdas. Each model is pre-trained and then fine-tuned. In each step
-of the pre-training, a learned mask is sampled. After it, the mask is frozen by threshold.
-
-Lambda weights a sum over heads and pairs (Eq. 7). The gradient of the task, on the other side,
-grows during training, and Adam normalises any gradient to a step of about the learning rate. The
-sparsity for a lambda therefore depends on the numbers of steps, tokens and heads. The table lists
-the sparsity that was reached, and the small scale has smaller lambdas.
-"""
+"""Fixed patterns and learned masks at their sparsities (SparseBERT, Table 3 and Fig. 4)."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from itertools import product
 
 import torch
@@ -29,10 +16,8 @@ from experiments.papers.sparsebert.texts import (
     SMALL_LAMBDAS,
     Texts,
     loss_of,
-    text_study,
 )
 from experiments.papers.study import Table, mean_and_spread
-from experiments.runs.command_line import run_function
 from graphattn.patterns import load_masks
 
 # The paper's sparsity and average score in per cent (Table 3).
@@ -42,17 +27,19 @@ PAPER = {
     'DAM_u, 1e-4': (78.9, 82.0), 'DAM_u, 1e-3': (79.2, 81.6), 'DAM_u, 1e-2': (79.8, 81.3),
     'DAM_u, 1e-1': (85.8, 80.8), 'DAM_s, 1e-4': (91.2, 80.9), 'DAM_s, 1e-3': (91.6, 80.3),
     'DAM_s, 1e-2': (91.7, 79.8), 'DAM_s, 1e-1': (93.5, 79.6)}
+# Lambda weights a sum over heads and pairs (Eq. 7), the task's gradient grows, and Adam normalises
+# both. So the sparsity for a lambda depends on the numbers of steps, tokens and heads.
 CHOSEN = {'smoke': ('Star',), 'small': tuple(PATTERNS), 'paper': tuple(PATTERNS)}
 WEIGHTS = {'smoke': ('1e-4', '1e-1'), 'small': SMALL_LAMBDAS, 'paper': LAMBDAS}
 DRAWN = {LOSS: 'loss on masked tokens', 'average': 'average score, %',
          'paper, average': 'in the paper: average score on GLUE, %'}
 
 
-@text_study(1, 1, 3)
-def main(texts: Texts, tasks: Sequence[str], seeds: range) -> Table:
+def main(texts: Texts) -> Table:
+    tasks, seeds = texts.asked(), texts.each(1, 1, 3)
     trained = {name: (texts.fixed(name.lower(), PATTERNS[name]), [PATTERNS[name]])
-               for name in CHOSEN[texts.study.scale]}
-    for kind, weight in product('us', WEIGHTS[texts.study.scale]):
+               for name in CHOSEN[texts.scale]}
+    for kind, weight in product('us', WEIGHTS[texts.scale]):
         run = texts.dam(kind, weight)
         trained[f'DAM_{kind}, {weight}'] = run, load_masks(run / 'masks.npz')
     rows = []
@@ -86,7 +73,3 @@ def _kept(inside: Tensor) -> dict[str, float]:
 
 def _percent(share: Tensor) -> float:
     return 100 * float(share)
-
-
-if __name__ == '__main__':
-    run_function(main)

@@ -1,12 +1,4 @@
-r"""Structured masks on a task where labels depend on neighbours at known distances.
-
-    graphattn study planted --scale small
-
-A token's label is the sign of a sum over its neighbours at known distances (:class:`Planted`). The
-study trains one layer whose heads learn masks by diagonals (DAM_s). It reports the distances in the
-frozen masks. It also compares the accuracy with that of random diagonals of the same sparsity, and
-of full attention. The paper has no such experiment.
-"""
+"""Learned masks on a task where labels depend on neighbours at known distances."""
 
 from __future__ import annotations
 
@@ -17,8 +9,7 @@ import numpy as np
 import torch
 
 from experiments.papers.figures import bars, points
-from experiments.papers.study import SOURCE, Runs, Study, Table, mean_and_spread, split, study
-from experiments.runs.command_line import run_function
+from experiments.papers.study import SOURCE, Runs, Study, Table, Trained, mean_and_spread, split
 from experiments.runs.summary import read_summary
 from graphattn.patterns import Mask, load_masks, save_masks
 
@@ -30,10 +21,9 @@ LEARNED, FROZEN, RANDOM, FULL = 'DAM_s', 'its masks, trained anew', 'random diag
 FOUND = 'distance of query and key'
 
 
-@study(1, 3, 3)
-def main(study: Study, seeds: range) -> Table:
+def main(study: Trained) -> Table:
     rows, kept = [], []
-    for seed in seeds:
+    for seed in study.each(1, 3, 3):
         runs = train_seed(study, seed)
         on = distances_on(load_masks(runs[LEARNED] / 'masks.npz'))
         kept += [{'head': f'seed {seed}, head {head}', FOUND: distance}
@@ -89,7 +79,3 @@ def _random_diagonals(mask: Mask, rng: np.random.Generator) -> torch.Tensor:
             is_on[distance] = True
             left -= num_pairs[distance]
     return is_on
-
-
-if __name__ == '__main__':
-    run_function(main)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from experiments.papers.sparsebert.texts import LOSS, Texts, scores
+from experiments.papers.sparsebert.texts import LOSS, Pretrainings, Texts, scores
 from experiments.papers.study import restored, tested
 from graphattn.patterns import Mask, prune, prune_at_random, save_masks
 from graphattn.sources import PatternSource
@@ -22,7 +22,7 @@ from graphattn.sources import PatternSource
 class Pruned:
     """Prunings of the model of a study of text."""
 
-    texts: Texts
+    texts: Pretrainings | Texts
 
     @cached_property
     def pretrained(self) -> Path:
@@ -45,7 +45,7 @@ class Pruned:
         """Return the scores of a fine-tuning along masks."""
         how = 'P' if random_seed is None else f'random{random_seed}'
         name = f'pruned{percent:g}-{how}'
-        path = self.texts.study.shared / 'masks' / f'{name}.npz'
+        path = self.texts.shared / 'masks' / f'{name}.npz'
         save_masks(path, self.masks(percent, random_seed))
         return scores(self.texts.tuned(self.pretrained, task, seed, name=name, masks=path))
 

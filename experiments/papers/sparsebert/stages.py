@@ -1,12 +1,4 @@
-r"""Masks that are learned in one stage or in two stages (SparseBERT, Fig. 7).
-
-    graphattn study stages --scale small
-
-In one stage, masks are sampled and learned in pre-training (DAM, Sec. 4.1) and then frozen. In two
-stages, soft masks are learned and then pruned (Sec. 3.4). Each model is fine-tuned along its masks.
-The loss on masked tokens before the fine-tuning is reported as well. Two stages allow any sparsity.
-Besides the paper's 80 to 95 %, they are therefore run at the sparsity of each one-stage model.
-"""
+"""Masks that are learned in one stage or in two stages (SparseBERT, Fig. 7)."""
 
 from __future__ import annotations
 
@@ -24,21 +16,19 @@ from experiments.papers.sparsebert.texts import (
     Texts,
     loss_of,
     scores,
-    text_study,
 )
 from experiments.papers.study import Table, mean_and_spread
-from experiments.runs.command_line import run_function
 from graphattn.patterns import load_masks
 
 WEIGHTS = {'smoke': LAMBDAS[-1:], 'small': SMALL_LAMBDAS, 'paper': LAMBDAS}
 PERCENT = (80, 85, 90, 95)
 
 
-@text_study(1, 1, 3, tasks=('QNLI', 'MRPC'))
-def main(texts: Texts, tasks: Sequence[str], seeds: range) -> Table:
+def main(texts: Texts) -> Table:
+    tasks, seeds = texts.asked(('QNLI', 'MRPC')), texts.each(1, 1, 3)
     pruned, rows = Pruned(texts), []
     one_stage = {f'DAM_{kind}, {weight}': texts.dam(kind, weight)
-                 for kind in 'us' for weight in WEIGHTS[texts.study.scale]}
+                 for kind in 'us' for weight in WEIGHTS[texts.scale]}
     settings = [(name, run, 100 * sparsity(load_masks(run / 'masks.npz')))
                 for name, run in one_stage.items()] + [(None, None, share) for share in PERCENT]
     for name, run, percent in settings:
@@ -79,7 +69,3 @@ def _draw(rows: list[dict], about: str) -> Figure:
     return curves(by_stage, 'sparsity, %', ['score'], 'One stage of training masks, or two. The '
                   f'paper: one stage is better.\n{about}', panel='task', series='stage',
                   ylabel='loss, or score in %')
-
-
-if __name__ == '__main__':
-    run_function(main)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
-
-from jsonargparse.typing import PositiveInt
 
 from experiments.data.text.glue_files import TASKS
 from experiments.data.text.local_glue import HEADERS
@@ -17,16 +15,10 @@ from experiments.modules.fine_tuning import LAST
 from experiments.papers.local_data import documentation, local_glue
 from experiments.papers.sparsebert.glue_table import COLUMNS
 from experiments.papers.study import (
-    OUT,
     SOURCE,
-    ScaleName,
-    Study,
-    Table,
-    at,
-    at_scale,
+    Trained,
     chosen,
     config_options,
-    name_of,
     pattern_source,
     source_option,
 )
@@ -34,7 +26,6 @@ from experiments.runs.config_file import laid_over
 from experiments.runs.summary import read_results, read_summary
 from graphattn.patterns import Fixed, LogSparse, Pattern, Star, Strided, get
 
-CONFIGS = Path(__file__).parent / 'configs'
 # Parameters with which SparseBERT's six masks have the printed sparsity at 128 tokens. Only
 # Longformer's sparsity is a tenth of a point lower. Longformer's global tokens are the first
 # tokens, because random tokens would differ at each length.
@@ -54,17 +45,20 @@ LOSS = 'masked tokens, loss'
 
 
 @dataclass(frozen=True)
-class Texts:
-    """Pre-trainings on a corpus and fine-tunings on tasks, which are local where none is given."""
+class Pretrainings(Trained):
+    """A study of models that are pre-trained on a corpus.
 
-    study: Study
+    Args:
+        corpus: The corpus of the pre-training. If omitted, the documentation of the installed
+            Python.
+    """
+
     corpus: str | None = None
-    glue: Path | None = None
 
     @cached_property
     def length(self) -> int:
         """The number of tokens of the pre-trained encoder."""
-        config = laid_over(*at_scale(CONFIGS, self.study.scale, 'pretrain.yaml'))
+        config = laid_over(*self.configs('sparsebert', 'pretrain'))
         encoder = config['model']['init_args']['model']['init_args']['encoder']
         return encoder['init_args']['max_length']
 
@@ -74,14 +68,56 @@ class Texts:
 
     def soft(self, seed: int = 0) -> Path:
         """Pre-train a model that learns soft masks (SparseBERT, Sec. 3.1)."""
-        return self.pretrained(f'soft-{seed}', seed, *self._configs('pretrain_soft.yaml'))
+        return self.pretrained(f'soft-{seed}', seed, *self._config('pretrain_soft'))
 
     def dam(self, kind: Literal['s', 'u'], weight: str) -> Path:
         """Pre-train a model that learns structured or unstructured masks (SparseBERT, Sec. 4.1)."""
         mode = {'s': 'dam_structured', 'u': 'dam_unstructured'}[kind]
-        return self.pretrained(f'dam_{kind}-{weight}-0', 0, *self._configs('pretrain_dam.yaml'),
+        return self.pretrained(f'dam_{kind}-{weight}-0', 0, *self._config('pretrain_dam'),
                                f'{SOURCE}.init_args.mode', mode,
                                '--model.init_args.mask_weight', weight)
+
+    def pretrained(self, run: str, seed: int, *options: str) -> Path:
+        return self.trained(run, *self._config('pretrain'), *options,
+                                  *self.corpus_options(seed))
+
+    def corpus_options(self, seed: int) -> list[str]:
+        return ['--seed_everything', str(seed), '--data.init_args.seed', str(seed),
+                '--data.init_args.corpus', self._corpus, *self.cache]
+
+    @cached_property
+    def _corpus(self) -> str:
+        if self.corpus is not None or self.scale != 'smoke':
+            return self.corpus or 'docs'
+        return str(documentation(self, 'corpus'))
+
+    def _config(self, name: str) -> list[str]:
+        return config_options(*self.configs('sparsebert', name))
+
+    @property
+    def about(self) -> str:
+        few = 'a little of ' if self.scale == 'smoke' else ''
+        return f'corpus: {self.corpus or f"{few}the documentation of this Python"}'
+
+
+@dataclass(frozen=True)
+class Texts(Pretrainings):
+    """A study of models that are pre-trained and fine-tuned.
+
+    Args:
+        glue: The folder of GLUE's tasks. If omitted, local tasks, which are not GLUE.
+        tasks: The tasks. If omitted, those of the paper, or some local tasks.
+    """
+
+    glue: Path | None = None
+    tasks: list[str] | None = None
+
+    def asked(self, of_paper: Sequence[str] | None = None) -> tuple[str, ...]:
+        """Return the tasks, by default those of the paper, or all of GLUE."""
+        known = tuple(HEADERS) if self.glue is None else tuple(
+            task for task in TASKS if (self.glue / task).is_dir())
+        default = of_paper or known if self.glue else LOCAL_TASKS[self.scale]
+        return chosen('tasks', self.tasks or default, known)
 
     def tuned(self, pretrained: Path, task: str, seed: int = 0, *options: str, name: str = '',
               masks: Path | Sequence[Pattern] | None = None) -> Path:
@@ -89,8 +125,8 @@ class Texts:
         if masks is not None:
             options = (*options, f'--model.init_args.source={json.dumps(pattern_source(masks))}')
         run = '-'.join(filter(None, ['tuned', pretrained.name, name, task, str(seed)]))
-        return self.study.trained(
-            run, *self._configs('finetune.yaml'), '--seed_everything', str(seed),
+        return self.trained(
+            run, *self._config('finetune'), '--seed_everything', str(seed),
             '--model.init_args.pretrained', str(pretrained / 'checkpoints' / 'last.ckpt'),
             '--model.init_args.task', task, '--data.init_args.task', task,
             '--data.init_args.path', str(self.tasks_folder / task), *options)
@@ -101,67 +137,14 @@ class Texts:
         return {column: score for task in tasks for column, score in scores(
             self.tuned(pretrained, task, seed, **options)).items()}
 
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        if self.glue is None:
-            return tuple(HEADERS)
-        return tuple(task for task in TASKS if (self.glue / task).is_dir())
-
     @cached_property
     def tasks_folder(self) -> Path:
-        return self.glue or local_glue(self.study)
+        return self.glue or local_glue(self)
 
     @property
     def about(self) -> str:
         tasks = f'GLUE in {self.glue}' if self.glue else 'local tasks in the formats of GLUE'
-        few = 'a little of ' if self.study.scale == 'smoke' else ''
-        corpus = self.corpus or f'{few}the documentation of this Python'
-        return f'corpus: {corpus}; tasks: {tasks}'
-
-    def pretrained(self, run: str, seed: int, *options: str) -> Path:
-        return self.study.trained(run, *self._configs('pretrain.yaml'), *options,
-                                  *self.corpus_options(seed))
-
-    def corpus_options(self, seed: int) -> list[str]:
-        return ['--seed_everything', str(seed), '--data.init_args.seed', str(seed),
-                '--data.init_args.corpus', self._corpus, *self.study.cache]
-
-    @cached_property
-    def _corpus(self) -> str:
-        if self.corpus is not None or self.study.scale != 'smoke':
-            return self.corpus or 'docs'
-        return str(documentation(self.study, 'corpus'))
-
-    def _configs(self, name: str) -> list[str]:
-        return config_options(*at_scale(CONFIGS, self.study.scale, name))
-
-
-def text_study(*num_seeds: int, tasks: Sequence[str] | None = None
-               ) -> Callable[[Callable[..., Table]], Callable[..., None]]:
-    """Make a function of trainings, tasks and seeds a command; by default with tasks of GLUE."""
-    of_paper = tasks
-
-    def command(table: Callable[[Texts, tuple[str, ...], range], Table]) -> Callable[..., None]:
-        def main(scale: ScaleName = 'small', corpus: str | None = None, glue: Path | None = None,
-                 tasks: list[str] | None = None, seeds: PositiveInt | None = None,
-                 out: Path = OUT) -> None:
-            """Pre-train and fine-tune models on text, and compare them.
-
-            Args:
-                scale: Scale of the study: smoke, small or paper.
-                corpus: The corpus of the pre-training. If omitted, the documentation of the
-                    installed Python.
-                glue: The folder of GLUE's tasks. If omitted, local tasks, which are not GLUE.
-                tasks: The tasks. If omitted, those of the paper, or some local tasks.
-                seeds: Number of trainings of each kind.
-                out: The folder of all studies.
-            """
-            texts = Texts(Study(name_of(table), scale, out), corpus, glue)
-            default = of_paper or texts.tasks if glue else LOCAL_TASKS[scale]
-            texts.study.report(table(texts, chosen('tasks', tasks or default, texts.tasks),
-                                     at(scale, num_seeds, seeds)))
-        return main
-    return command
+        return f'{super().about}; tasks: {tasks}'
 
 
 def loss_of(run: Path) -> float:
