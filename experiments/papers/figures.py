@@ -1,7 +1,5 @@
 """The three figures of studies: bars, points and curves, with deviations over seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes

@@ -3,8 +3,6 @@
 At the scale smoke, it is the documentation of a few modules.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from pathlib import Path

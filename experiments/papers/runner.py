@@ -4,8 +4,6 @@ The function ``main`` of a study takes a :class:`Study`, whose fields are option
 and returns a :class:`Table`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trainings of document classifiers, which the studies of diffusion share."""
 
-from __future__ import annotations
-
 import json
 import operator
 from dataclasses import dataclass

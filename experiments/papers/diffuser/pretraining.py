@@ -1,7 +1,5 @@
 """Masked language modelling of long documents (Diffuser, Table S.2), in bits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

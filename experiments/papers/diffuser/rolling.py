@@ -1,7 +1,5 @@
 """Accuracy of document classifiers on inputs that are rolled by a few tokens (Fig. S.11)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from experiments.papers.diffuser.documents import Documents

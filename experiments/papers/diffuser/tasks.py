@@ -1,7 +1,5 @@
 """Models of questions, choices, masked tokens and images with several kinds of attention."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Loss of a trained model before and after it is attached to a graph, and after adaptation."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Sequence
@@ -65,12 +63,12 @@ def row(texts: Pretrainings, attention: str, before: dict[int, Path]) -> dict:
         training, *others = restored(run)
         if attention != FULL:
             attach(training.model.bert, PATTERNS.get(attention) or BlockModelSource(**source))
+        losses[BEFORE].append(loss_of(run))
+        losses[AFTER].append(tested((training, *others), 'mlm_loss'))
         adapted.append(_trained(
             texts, f'attached-{attention.replace(" ", "_")}-{seed}', seed, *options,
             f'{MODEL}.pretrained', str(run / 'checkpoints' / 'last.ckpt'),
             *([f'{MODEL}.along={along}'] if attention != FULL else [])))
-        losses[BEFORE].append(loss_of(run))
-        losses[AFTER].append(tested((training, *others), 'mlm_loss'))
         losses[ADAPTED].append(loss_of(adapted[-1]))
     columns = {'attention': attention,
                DENSITY: density(attention, sizes['max_length'], adapted[0])}

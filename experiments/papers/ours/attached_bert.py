@@ -1,7 +1,5 @@
 """A wrapper of a model of transformers, for this project's training on masked tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

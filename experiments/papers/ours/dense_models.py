@@ -1,7 +1,5 @@
 """Small dense language models, trained on the documentation of the installed Python."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from itertools import chain

@@ -1,7 +1,5 @@
 """PATTERN and CLUSTER, two benchmarks of graph transformers, drawn from block models."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import dataclass
 

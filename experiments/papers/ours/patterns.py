@@ -1,7 +1,5 @@
 """Comparison of patterns, including patterns of your own, on handwritten digits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Losses of a dense model along graphs that are fitted to its heads, and along other graphs."""
 
-from __future__ import annotations
-
 import copy
 import json
 import statistics

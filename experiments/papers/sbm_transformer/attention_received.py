@@ -1,7 +1,5 @@
 """Images with few or many sampled edges, and which pixels are attended to (SBM, Fig. 7, 8)."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -4,8 +4,6 @@ Sizes are those of SBM-Transformer's models for Long Range Arena (Table 7): two 
 channels, 128 clusters, 256 landmarks, projected keys or features, and two rounds of hashes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Costs of each kind of attention at the lengths of Long Range Arena (SBM, Tables 3 and 5)."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from matplotlib.figure import Figure

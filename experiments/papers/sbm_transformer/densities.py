@@ -1,7 +1,5 @@
 """Density of graphs by layer, and its variation over inputs (SBM-Transformer, Fig. 5)."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from experiments.papers.figures import bars

@@ -1,7 +1,5 @@
 """Block models and fixed edges on tasks of Long Range Arena, for the studies of density."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,7 +48,7 @@ class DensityStudy(Trained):
 
     tasks: list[str] | None = None
 
-    def asked(self) -> list[Densities]:
+    def asked(self) -> 'list[Densities]':
         """Return the trainings on each task."""
         known = TASKS[self.scale]
         return [Densities(self, task) for task in chosen('tasks', self.tasks or known, known,

@@ -1,7 +1,5 @@
 """Accuracy against density (SBM-Transformer, Tables 2, 8 and 9)."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Classifiers of Long Range Arena with every kind of attention."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

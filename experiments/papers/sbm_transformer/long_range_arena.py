@@ -1,7 +1,5 @@
 """Long Range Arena (SBM-Transformer, Tables 1 and 8; Diffuser, Table S.6)."""
 
-from __future__ import annotations
-
 import statistics
 
 from tqdm import tqdm

@@ -1,7 +1,5 @@
 """Detection of repeated tokens with several kinds of attention (SBM-Transformer, Figure 4)."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """GLUE with full attention, a window, and sampled graphs (SBM-Transformer, Table 4)."""
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Attention without its diagonal (SparseBERT, Tables 1 and 4)."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

@@ -8,8 +8,6 @@ r"""Predictions of fine-tuned models on GLUE's test sets, written as files for G
 one archive. This includes WNLI and AX, which the papers leave out.
 """
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

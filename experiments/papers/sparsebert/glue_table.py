@@ -9,8 +9,6 @@ Other options are passed to ``experiments.train``. The table includes all runs i
 tasks may be trained in several calls.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """Importance of pairs of positions, by soft masks of a pre-training (SparseBERT, Fig. 2)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

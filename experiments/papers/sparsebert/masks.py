@@ -1,7 +1,5 @@
 """Fixed patterns and learned masks at their sparsities (SparseBERT, Table 3 and Fig. 4)."""
 
-from __future__ import annotations
-
 import statistics
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Learned masks on a task where labels depend on neighbours at known distances."""
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 

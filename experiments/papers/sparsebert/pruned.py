@@ -3,8 +3,6 @@
 The pruned model is the one that learned P, because the mask of a head suits only this head.
 """
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Masks that are learned in one stage or in two stages (SparseBERT, Fig. 7)."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

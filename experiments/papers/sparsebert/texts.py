@@ -1,7 +1,5 @@
 """Trainings of the studies of text: pre-trainings, which the studies share, and fine-tunings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
