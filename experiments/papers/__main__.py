@@ -5,5 +5,11 @@ import sys
 from experiments.papers.runner import run_words
 from experiments.runs.command import run_or_exit
 
+
+def command() -> None:
+    """Run the study of the command line."""
+    run_or_exit(lambda: run_words(*(sys.argv[1:] or ['--help'])))
+
+
 if __name__ == '__main__':
-    run_or_exit(lambda: run_words(sys.argv[1], sys.argv[2:]))
+    command()

@@ -4,7 +4,7 @@ The function ``main`` of a study takes a :class:`Study`, whose fields are option
 and returns a :class:`Table`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import get_type_hints
@@ -23,17 +23,17 @@ def run(name: str, **options: object) -> None:
     study.report(main(study))
 
 
-def run_words(name: str, words: Sequence[str]) -> None:
+def run_words(name: str, *words: str) -> None:
     """Run a study with the words of its command line."""
     main = main_of(name)
     if not (kind := _options_of(main)):
-        return main(list(words))
+        return main([*words])
     parser = ArgumentParser(prog=f'graphattn study {name}', exit_on_error=False,
                             description=import_module(main.__module__).__doc__)
     parser.add_argument('--config', action='config', help='a file of options')
     parser.add_class_arguments(kind, skip={'name'})
     try:
-        options = parser.parse_args(list(words)).as_dict()
+        options = parser.parse_args([*words]).as_dict()
     except ArgumentError as error:
         raise ValueError(str(error)) from error
     run(name, **{option: value for option, value in options.items() if option != 'config'})
@@ -41,8 +41,10 @@ def run_words(name: str, words: Sequence[str]) -> None:
 
 def main_of(name: str) -> Callable[[Study], Table]:
     """Return the function of a study, whatever paper it belongs to."""
-    path, = HERE.glob(f'*/{name}.py')
-    return import_module(f'experiments.papers.{path.parent.name}.{name}').main
+    papers = [path.parent.name for path in HERE.glob('*/*.py') if path.stem == name]
+    if not papers:
+        raise ValueError(f"'name' must be a study; `graphattn study` lists them (got {name!r})")
+    return import_module(f'experiments.papers.{papers[0]}.{name}').main
 
 
 def _options_of(main: Callable[[Study], Table]) -> type[Study] | None:
