@@ -7,7 +7,6 @@ from experiments.runs.command import run_or_exit
 
 
 def command() -> None:
-    """Run the study of the command line."""
     run_or_exit(lambda: run_words(*(sys.argv[1:] or ['--help'])))
 
 

@@ -31,12 +31,10 @@ MODULES = {
 
 
 def documentation(study: Study, name: str = 'documentation') -> Path:
-    """Return a corpus, the documentation of the installed Python."""
     return study.made(name, _write_few if study.scale == 'smoke' else build_docs)
 
 
 def package_docs(study: Study) -> Path:
-    """Return documents that are labelled by package."""
     return study.made('package_docs', lambda folder: build_package_docs(folder, _documents(study)))
 
 

@@ -17,14 +17,12 @@ HERE = Path(__file__).parent
 
 
 def run(name: str, **options: object) -> None:
-    """Run a study, and write its table and figures."""
     main = main_of(name)
     study = _options_of(main)(name, **options)
     study.report(main(study))
 
 
 def run_words(name: str, *words: str) -> None:
-    """Run a study with the words of its command line."""
     main = main_of(name)
     if not (kind := _options_of(main)):
         return main([*words])
@@ -40,7 +38,6 @@ def run_words(name: str, *words: str) -> None:
 
 
 def main_of(name: str) -> Callable[[Study], Table]:
-    """Return the function of a study, whatever paper it belongs to."""
     papers = [path.parent.name for path in HERE.glob('*/*.py') if path.stem == name]
     if not papers:
         raise ValueError(f"'name' must be a study; `graphattn study` lists them (got {name!r})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -98,7 +98,6 @@ class Study:
         return folder
 
     def report(self, table: Table) -> None:
-        """Print the table and write it, and its figures, to the study's folder."""
         if table.about:
             print(f'\n{table.about}')
         report(table.rows, 'table', self.folder)
@@ -117,7 +116,6 @@ class Trained(Study):
     seeds: PositiveInt | None = None
 
     def each(self, smoke: int, small: int, paper: int) -> range:
-        """Return the seeds; by default, as many as the scale has."""
         return range(self.seeds or {'smoke': smoke, 'small': small, 'paper': paper}[self.scale])
 
 
@@ -153,17 +151,12 @@ class Runs:
     configs: tuple[Path | str, ...]
     options: tuple[str, ...] = ()
 
-    def with_options(self, *options: str) -> Runs:
-        return replace(self, options=(*self.options, *options))
-
     def fit(self, name: str, seed: int, *options: str) -> Path:
-        """Train one model, and return the folder of its run."""
         return self.study.trained(
             f'{self.name}-{name}-{seed}', *config_options(*self.configs), *self.options,
             '--seed_everything', str(seed), '--data.init_args.seed', str(seed), *options)
 
     def trained(self, attention: Attention, seed: int, *options: str) -> Path:
-        """Train a model with a kind of attention in all layers."""
         name = f'{attention.name}-{attention.hops}-{attention.teleport:g}'
         return self.fit(name, seed, *attention.options(seed), *options)
 
@@ -207,7 +200,6 @@ def over_seeds(runs: Iterable[Path],
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """Return the mean of values, or ``None`` if there are none."""
     values = [*values]
     return statistics.mean(values) if values else None
 
@@ -224,7 +216,6 @@ def spread_of(column: str) -> str:
 
 
 def split(rows: list[dict], column: str) -> dict[str, list[dict]]:
-    """Group rows by the value of a column, in the order of first occurrence."""
     return {value: [row for row in rows if row.get(column) == value]
             for value in dict.fromkeys(row.get(column) for row in rows)}
 
@@ -249,12 +240,10 @@ def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
 
 
 def tested(run: tuple[Training, L.LightningDataModule, L.Trainer], metric: str) -> float:
-    """Return a metric of a restored run, tested once more."""
     module, data, trainer = run
     metrics, = trainer.test(module, data, verbose=False)
     return metrics[f'test/{metric}']
 
 
 def data_of(run: Path) -> L.LightningDataModule:
-    """Return the data that a finished run was trained on."""
     return built(read_yaml(run / 'config.yaml'), data=L.LightningDataModule).data

@@ -55,7 +55,6 @@ class Documents(Trained):
 
     @property
     def kinds(self) -> dict[str, Attention]:
-        """The kinds of attention of the paper, with one hop or diffused."""
         bigbird = Attention('bigbird', get('bigbird', block=self.count))
         # windows eight times as wide as Diffuser's
         longformer = Attention('longformer', get('longformer', radius=4 * self.count, num_global=1))

@@ -2,14 +2,7 @@
 
 from experiments.data.ngrams import png_bits, sequences_of
 from experiments.data.sequences import SequenceData
-from experiments.papers.diffuser.tasks import (
-    DIFFUSER,
-    FULL,
-    ONE_HOP,
-    Tasks,
-    counting_rows,
-    data_with,
-)
+from experiments.papers.diffuser.tasks import DIFFUSER, FULL, ONE_HOP, Tasks, counting_rows
 from experiments.papers.figures import bars
 from experiments.papers.study import SHIPPED, Runs, Table, chosen
 
@@ -31,7 +24,7 @@ def main(tasks: Tasks) -> Table:
         runs = Runs(tasks, f'density-{kind}', (SHIPPED / f'{name}.yaml',) if tasks.is_paper else
                     tasks.configs('diffuser', name))
         rows += tasks.rows(kind, runs, kinds, tasks.each(1, 3, 1), BITS, PAPER)
-        data = data_with(runs, kinds)
+        data = tasks.data(runs, kinds)
         rows += [{'set': kind, **row} for row in counted(data.source.read(data.max_length))]
     about = ('CIFAR-10 and ImageNet' if tasks.is_paper else
              'stand-ins: digits of 17 grey levels, pieces of two photographs')

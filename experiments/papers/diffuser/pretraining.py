@@ -89,7 +89,6 @@ def main(study: Pretraining) -> Table:
 
 
 def neighbours(run: Path) -> dict:
-    """Return the row of a baseline that predicts each token from the two tokens beside it."""
     data = data_of(run)
     data.setup()
     train, test = (token_documents(data.examples[part].corpus) for part in ('train', 'test'))

@@ -1,7 +1,7 @@
 """Question answering (SparseBERT, Table 2; Diffuser, Table S.4)."""
 
 from experiments.data.text.question_baselines import longest_match_scores
-from experiments.papers.diffuser.tasks import DIFFUSER, FULL, NO_DIAGONAL, Tasks, data_with
+from experiments.papers.diffuser.tasks import DIFFUSER, FULL, NO_DIAGONAL, Tasks
 from experiments.papers.figures import bars
 from experiments.papers.study import Attention, Table
 from graphattn.patterns import GlobalTokens, SlidingWindow
@@ -30,7 +30,7 @@ def main(tasks: Tasks) -> Table:
     for runs in tasks.questions('questions', SETS, FILES):
         rows += tasks.rows(runs.name, runs, kinds, tasks.each(1, 3, 3), METRICS, PAPER)
         if not tasks.is_paper:
-            found = longest_match_scores(data_with(runs, kinds).questions.read().parts['test'])
+            found = longest_match_scores(tasks.data(runs, kinds).questions.read().parts['test'])
             rows.append({'set': runs.name, 'attention': 'longest match', **{
                 title: 100 * found[metric] for title, (metric, _) in METRICS.items()}})
     about = ('SQuAD 1.1, SQuAD 2.0, TriviaQA' if tasks.is_paper else

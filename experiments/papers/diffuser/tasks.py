@@ -26,7 +26,6 @@ class Attentions(Trained):
 
     def kinds(self, default: dict[str, Sequence[str]],
               own: dict[str, Attention] | None = None) -> dict[str, Attention]:
-        """Return the kinds of attention that are asked for, by default those of the scale."""
         count = COUNT[self.scale]
         diffuser = Attention('diffuser', get('diffuser', window=count, num_global=count,
                                              num_random=count, cls_global=True))
@@ -62,6 +61,9 @@ class Tasks(Attentions):
                  **{column: found.get(name) for column, found in printed.items() if self.is_paper}}
                 for name, attention in kinds.items()]
 
+    def data(self, runs: Runs, kinds: dict[str, Attention]) -> L.LightningDataModule:
+        return data_of(runs.trained(next(iter(kinds.values())), 0))
+
     def questions(self, kind: str, sets: Sequence[str], files: dict[str, str]) -> list[Runs]:
         """Return trainings on the data sets, or below the paper's scale on files of a stand-in."""
         sets = chosen('sets', self.sets or sets, sets)
@@ -72,11 +74,6 @@ class Tasks(Attentions):
             f'--data.init_args.questions.init_args.{part}', str(folder / file))]
         return [Runs(self, f'local_{kind}', self.configs('diffuser', kind),
                      (*options, *self.cache))]
-
-
-def data_with(runs: Runs, kinds: dict[str, Attention]) -> L.LightningDataModule:
-    """Return the data of trainings with kinds of attention."""
-    return data_of(runs.trained(next(iter(kinds.values())), 0))
 
 
 def counting_rows(learn: list, test: list, orders: Sequence[int],

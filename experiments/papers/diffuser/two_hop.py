@@ -14,12 +14,12 @@ SMOKE = ('--trainer.max_epochs', '1', '--data.init_args.steps_per_epoch', '3',
 
 
 def main(study: Trained) -> Table:
-    runs = Runs(study, 'two_hop', (CONFIG,), SMOKE if study.scale == 'smoke' else ())
     rows = []
     for layers, hops in MODELS:
-        model = f'{ENCODER}.num_layers', str(layers), f'{ENCODER}.hops', str(hops)
-        trained = runs.with_options(*model)
-        accuracy = {f'seed {seed}': read_summary(trained.fit(f'{layers}x{hops}', seed))['accuracy']
+        runs = Runs(study, 'two_hop', (CONFIG,), (
+            *(SMOKE if study.scale == 'smoke' else ()),
+            f'{ENCODER}.num_layers', str(layers), f'{ENCODER}.hops', str(hops)))
+        accuracy = {f'seed {seed}': read_summary(runs.fit(f'{layers}x{hops}', seed))['accuracy']
                     for seed in study.each(1, 3, 3)}
         rows.append({'layers': layers, 'hops': hops, **accuracy,
                      **mean_and_spread('mean', [*accuracy.values()]), 'chance': CHANCE})

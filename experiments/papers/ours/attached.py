@@ -48,7 +48,6 @@ def main(texts: Pretrainings) -> Table:
 
 
 def row(texts: Pretrainings, attention: str, before: dict[int, Path]) -> dict:
-    """Return the losses along one kind of attention, of the trained model of each seed."""
     sizes = SMOKE_SIZES if texts.scale == 'smoke' else read_yaml(CONFIG)['model'][
         'init_args']['model']['init_args']
     source = {'heads': sizes['heads'], 'head_channels': sizes['channels'] // sizes['heads'],

@@ -151,7 +151,6 @@ class Surgery(Study):
                                                                loss).tolist()))
 
     def losses(self, name: str, density: float, seed: int) -> dict[str, float]:
-        """Return the density and the losses along one kind of edges, before and after training."""
         def run() -> dict[str, float]:
             along, true = self.along(name, density)
             sparse = attach(copy.deepcopy(self.dense), along)
@@ -162,7 +161,6 @@ class Surgery(Study):
         return self._once(f'{name}-{density:g}-{self.sizes.steps}-{seed}'.replace(' ', '_'), run)
 
     def along(self, name: str, density: float) -> tuple[object, float]:
-        """Return the graphs of one kind of edges to attach the model to, and their density."""
         if name in FAMILIES:
             return self.of_family(name, density)
         measured, costs = self.measured, self.costs
@@ -218,7 +216,6 @@ def main(study: Surgery) -> Table:
 
 
 def of_positions(measured: Profile) -> Profile:
-    """Return the profile of patterns alone, without clusters by content."""
     return measured.among([name for name in measured.patterns if 'clusters' not in name])
 
 
@@ -235,7 +232,6 @@ def densest(patterns: list[str], density: float, lengths: list[int],
 
 
 def num_edges(pattern: Pattern, lengths: list[int], is_causal: bool) -> int:
-    """Count the edges of a pattern within what a model may attend to."""
     allowed = pattern & (Causal() if is_causal else Full())
     return sum(count * allowed.build(length, seed=0, crop=True).num_edges
                for length, count in Counter(lengths).items())

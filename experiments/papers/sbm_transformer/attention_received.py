@@ -5,19 +5,12 @@ import torch
 from torch import Tensor
 
 from experiments.papers.figures import points
-from experiments.papers.sbm_transformer.density import (
-    STAND_IN,
-    WEIGHTS,
-    DensityStudy,
-    OfInputs,
-    of_inputs,
-    restored_model,
-)
+from experiments.papers.sbm_transformer.density import DensityStudy, OfInputs, of_inputs, reloaded
 from experiments.papers.study import DENSITY, Table
 from experiments.runs.figures import received_attention, received_shares
 from experiments.runs.summary import read_summary
 
-SHAPES = {STAND_IN: (8, 8), 'image': (32, 32), 'pathfinder': (32, 32)}
+SHAPES = {'digits': (8, 8), 'image': (32, 32), 'pathfinder': (32, 32)}
 MAX_IMAGES = 1000
 DRAWN = 4  # images per kind
 DRAWS = {'smoke': 2, 'small': 32, 'paper': 4}  # sampled graphs to average
@@ -30,9 +23,9 @@ def main(study: DensityStudy) -> Table:
         raise ValueError(f"'tasks' must contain at least one task with images: {', '.join(SHAPES)}")
     rows, pictures = [], {}
     for runs in tasks:
-        best = {weight: runs.most_accurate(weight) for weight in WEIGHTS[study.scale][1:]}
+        best = {weight: runs.most_accurate(weight) for weight in study.weights[1:]}
         weight = max(best, key=lambda weight: read_summary(best[weight])['accuracy'])
-        model, test = restored_model(best[weight])
+        model, test = reloaded(best[weight])
         test = test.take(np.arange(min(MAX_IMAGES, len(test.label))))
         label, found = torch.from_numpy(test.label), of_inputs(model, test)
         images = torch.from_numpy(test.tokens).long().view(len(label), -1)
@@ -59,7 +52,6 @@ def extremes(found: OfInputs, label: Tensor, number: int) -> Tensor:
 
 
 def head_rows(images: Tensor, label: Tensor, found: OfInputs, received: list[Tensor]) -> list[dict]:
-    """Return a row of the table for each head of each layer of a model."""
     is_right, grey = found.predicted == label, images.float()
     rows = []
     for layer, of_heads in enumerate(received):

@@ -103,7 +103,6 @@ class Case(NamedTuple):
         return GraphAttention(CHANNELS, HEADS, source)
 
     def attend(self) -> tuple[nn.Module, Callable[[], Tensor]]:
-        """Return the layer, and a function that applies it to tokens."""
         layer, (x, ptr) = self.layer(), self._tokens()
         if self.name == EDGES:
             graph = cache(self.graph)
@@ -131,7 +130,6 @@ def main(study: Study) -> Table:
 
 
 def cases_at(scale: str, n: int) -> list[Case]:
-    """Return the kinds of attention at a length, with block models at several densities."""
     trained = {TRAINED[task] for task, length in TASKS[scale] if length == n}
     densities = sorted({*DENSITIES[scale], *trained})
     return [Case(name, n) for name in CHOSEN[scale]] + [
@@ -156,7 +154,6 @@ def measure(cases: list[Case], rounds: int) -> list[dict]:
 
 
 def peaks(case: Case) -> tuple[int, int]:
-    """Return the peak bytes of inference and of a training step, with the graph."""
     free_at_once()
     for step in (infer, train):
         step(*case.attend())  # loops are compiled now

@@ -3,12 +3,7 @@
 from torch import Tensor
 
 from experiments.papers.figures import bars
-from experiments.papers.sbm_transformer.density import (
-    WEIGHTS,
-    DensityStudy,
-    of_inputs,
-    restored_model,
-)
+from experiments.papers.sbm_transformer.density import DensityStudy, of_inputs, reloaded
 from experiments.papers.study import DENSITY, Table, spread_of
 from experiments.runs.summary import read_summary
 
@@ -18,11 +13,11 @@ ALL_HEADS = 'mean of heads'
 def main(study: DensityStudy) -> Table:
     rows = []
     for runs in study.asked():
-        for weight in WEIGHTS[study.scale]:
+        for weight in study.weights:
             run = runs.most_accurate(weight)
             about = {'task': runs.task, 'lambda': weight, 'seed': read_summary(run)['seed'],
                      'accuracy, %': 100 * read_summary(run)['accuracy']}
-            density = of_inputs(*restored_model(run)).density
+            density = of_inputs(*reloaded(run)).density
             rows += [{**about, **row} for row in layer_rows(density)]
     drawn = [{**row, 'part': f'layer {row["layer"]}, {row["head"]}', spread_of(DENSITY):
               row['spread over inputs']} for row in rows]

@@ -10,22 +10,15 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.data.sequences import SequenceData, Sequences
-from experiments.papers.study import (
-    SHIPPED,
-    SOURCE,
-    Runs,
-    Trained,
-    chosen,
-    restored,
-    source_option,
-)
+from experiments.papers.sbm_transformer.long_range import LRA
+from experiments.papers.study import SOURCE, Runs, Trained, chosen, restored, source_option
 from experiments.runs.config_file import built, laid_over
 from experiments.runs.summary import read_summary
 from experiments.tasks import LongRange
 from experiments.tasks.long_range import collate
 from graphattn.patterns import Pattern, SlidingWindow
 
-PROTOCOL = SHIPPED / 'lra' / 'sbm.yaml'
+PROTOCOL = LRA / 'sbm.yaml'
 STAND_IN = 'digits'
 TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
          'paper': ('listops', 'text', 'retrieval', 'image', 'pathfinder')}
@@ -48,8 +41,11 @@ class DensityStudy(Trained):
 
     tasks: list[str] | None = None
 
+    @property
+    def weights(self) -> tuple[str, ...]:
+        return WEIGHTS[self.scale]
+
     def asked(self) -> 'list[Densities]':
-        """Return the trainings on each task."""
         known = TASKS[self.scale]
         return [Densities(self, task) for task in chosen('tasks', self.tasks or known, known,
                                                          at=f' at the scale {self.scale}')]
@@ -67,7 +63,6 @@ class Densities:
         return self.study.each(1, 3, 3)
 
     def along(self, name: str, pattern: Pattern) -> list[Path]:
-        """Train with one pattern in all heads of all layers."""
         return [self._runs.fit(name, seed, source_option(pattern)) for seed in self.seeds]
 
     def sampled(self, weight: str, self_loops: bool = False) -> list[Path]:
@@ -101,7 +96,6 @@ class OfInputs(NamedTuple):
 
 @torch.no_grad()
 def of_inputs(model: nn.Module, sequences: Sequences) -> OfInputs:
-    """Sample a graph for each head and sequence, and predict the class of each input."""
     model.eval()
     torch.manual_seed(0)
     densities, predicted = [], []
@@ -115,7 +109,7 @@ def of_inputs(model: nn.Module, sequences: Sequences) -> OfInputs:
     return OfInputs(torch.cat(densities, dim=2), torch.cat(predicted))
 
 
-def restored_model(run: Path) -> tuple[nn.Module, Sequences]:
+def reloaded(run: Path) -> tuple[nn.Module, Sequences]:
     """Load the model of a finished run, and return it with the test part of its task."""
     training, data, _ = restored(run)
     data.setup()

@@ -7,13 +7,7 @@ from pathlib import Path
 from experiments.data.sequences import SequenceData
 from experiments.data.token_counts import token_counts_accuracy
 from experiments.papers.figures import curves
-from experiments.papers.sbm_transformer.density import (
-    SELF_LOOPS,
-    TASKS,
-    WEIGHTS,
-    Densities,
-    DensityStudy,
-)
+from experiments.papers.sbm_transformer.density import SELF_LOOPS, TASKS, Densities, DensityStudy
 from experiments.papers.sbm_transformer.long_range import glances
 from experiments.papers.study import DENSITY, Table, mean_and_spread
 from experiments.runs.summary import read_summary
@@ -72,7 +66,7 @@ def _task(runs: Densities, data: SequenceData) -> list[dict]:
     rows = [_row(runs.task, name, None, runs.along(name.replace(' ', '_'), pattern))
             for name, pattern in fixed.items()]
     rows += [_row(runs.task, SAMPLED, weight, runs.sampled(weight))
-             for weight in WEIGHTS[runs.study.scale]]
+             for weight in runs.study.weights]
     rows.append(_row(runs.task, WITH_LOOPS, '0', runs.sampled('0', self_loops=True)))
     guesses = {**glances(runs.task, data), 'counts of tokens': token_counts_accuracy(data)}
     rows += [{'task': runs.task, 'attention': name, 'accuracy, %': 100 * accuracy}
@@ -102,7 +96,6 @@ def _paper(task: str, attention: str, weight: str | None) -> dict[str, float | N
 
 
 def _averages(rows: list[dict]) -> list[dict]:
-    """Return a row for each kind of attention, with its averages over the five tasks."""
     averages = []
     for attention, weight in dict.fromkeys((row['attention'], row.get('lambda')) for row in rows):
         same = [row for row in rows if (row['attention'], row.get('lambda')) == (attention, weight)]

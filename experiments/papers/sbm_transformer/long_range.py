@@ -9,22 +9,13 @@ from typing import Any, Literal
 
 from experiments.data.listops_baselines import glance_accuracies, majority_accuracy
 from experiments.data.sequences import SequenceData
+from experiments.papers import study as studies
 from experiments.papers.local_data import package_docs
-from experiments.papers.study import (
-    HOPS,
-    SHIPPED,
-    TELEPORT,
-    Trained,
-    config_options,
-    data_of,
-    over_seeds,
-    pattern_source,
-)
 from experiments.runs.config_file import laid_over
 from graphattn.patterns import Fixed, Full, LogSparse, Pattern, SlidingWindow, Star, Strided, get
 
 CONFIGS = Path(__file__).parent / 'configs'
-LRA = SHIPPED / 'lra'
+LRA = studies.SHIPPED / 'lra'
 TASKS = {'ListOps': 'listops', 'Text': 'text', 'Retrieval': 'retrieval', 'Image': 'image',
          'Pathfinder': 'pathfinder'}
 STAND_INS = ('text', 'retrieval', 'image')  # data sets without a download
@@ -38,7 +29,7 @@ ATTENTIONS = (FULL, WINDOW, 'Longformer', 'BigBird', 'Star', 'Strided', 'Fixed',
 
 
 @dataclass(frozen=True)
-class LongRange(Trained):
+class LongRange(studies.Trained):
     """A study of Long Range Arena; below the scale paper, with short sequences and stand-ins.
 
     Args:
@@ -71,11 +62,10 @@ class LongRange(Trained):
         return self.trained(run, *self._options(task, attention, seed))
 
     def scored(self, task: str, attention: str, seeds: range) -> dict[str, float | None]:
-        return over_seeds(self.classifier(task, attention, seed) for seed in seeds)
+        return studies.over_seeds(self.classifier(task, attention, seed) for seed in seeds)
 
     def baselines(self, task: str) -> dict[str, float]:
-        """Return the accuracies of baselines that read almost nothing, in per cent."""
-        data = data_of(self.classifier(task, WINDOW, 0))
+        data = studies.data_of(self.classifier(task, WINDOW, 0))
         found = glances(TASKS[task], data.source.read(data.max_length - data.cls))
         return {name: 100 * accuracy for name, accuracy in found.items()}
 
@@ -91,7 +81,7 @@ class LongRange(Trained):
         over = {'model': {'init_args': {'model': {'init_args': {'encoder': encoder}}}},
                 'data': {'init_args': {'seed': seed, 'source': {'init_args': self._source(task)}}}}
         precision = [] if self.precision is None else ['--trainer.precision', self.precision]
-        configs = config_options(*self._files(task), json.dumps(over))
+        configs = studies.config_options(*self._files(task), json.dumps(over))
         return [*configs, '--seed_everything', str(seed), *precision]
 
     def _files(self, task: str) -> list[Path]:
@@ -113,7 +103,6 @@ class LongRange(Trained):
         return {}
 
     def encoder(self, task: str, attention: str, seed: int) -> dict[str, Any]:
-        """Return the arguments with which a config builds the encoder of a kind of attention."""
         config = laid_over(*self._files(task))
         encoder = config['model']['init_args']['model']['init_args']['encoder']['init_args']
         length, heads, channels = (encoder[name] for name in ('max_length', 'heads', 'channels'))
@@ -127,8 +116,8 @@ class LongRange(Trained):
                                           head_channels=head_channels)}
         if attention in (patterns := patterns_at(length)):
             pattern, hops = patterns[attention]
-            return {'source': pattern_source(pattern, seed=seed),
-                    'share_source': True, 'hops': hops, 'teleport': TELEPORT if hops > 1 else 0.}
+            return {'source': studies.pattern_source(pattern, seed=seed), 'share_source': True,
+                    'hops': hops, 'teleport': studies.TELEPORT if hops > 1 else 0.}
         fixed = {SAMPLED: None, 'SBM + I': SlidingWindow(0), BOTH: patterns_at(length)[WINDOW][0]}
         return {'source': {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': {
             'heads': heads, 'head_channels': head_channels,
@@ -149,7 +138,7 @@ def patterns_at(length: int, radius: int | None = None) -> dict[str, tuple[Patte
             'BigBird': (get('bigbird', block=radius // 2), 1), 'Star': (Star(), 1),
             'Strided': (Strided(stride), 1), 'Fixed': (Fixed(stride), 1),
             'LogSparse': (LogSparse(), 1), 'Diffuser, 1 hop': (diffuser, 1),
-            'Diffuser': (diffuser, HOPS)}
+            'Diffuser': (diffuser, studies.HOPS)}
 
 
 def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -165,7 +154,6 @@ def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]
 
 
 def baseline(named: tuple[str, dict[str, Any]], **sizes: int) -> dict[str, Any]:
-    """Return the config of a baseline of given sizes."""
     name, arguments = named
     return {'class_path': f'experiments.baselines.{name}', 'init_args': {**sizes, **arguments}}
 

@@ -69,7 +69,6 @@ def main(study: LongRange) -> Table:
 
 
 def average(attention: str, rows: list[dict]) -> dict:
-    """Return a row of averages over all tasks, as the papers do, though tasks differ."""
     means = {column: statistics.mean(row[column] for row in rows)
              if None not in (row[column] for row in rows) else None
              for column in ('accuracy, %', DENSITY, *PAPER)}

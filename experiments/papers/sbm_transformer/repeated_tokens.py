@@ -8,18 +8,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from experiments.papers import study as studies
 from experiments.papers.figures import points
 from experiments.papers.sbm_transformer.long_range import baseline, baselines_at
-from experiments.papers.study import (
-    DENSITY,
-    SHIPPED,
-    Study,
-    Table,
-    Trained,
-    chosen,
-    config_options,
-    over_seeds,
-)
 from experiments.runs.summary import read_summary, spread
 
 LENGTH, CHANNELS = {'smoke': 16, 'small': 256, 'paper': 256}, 32
@@ -39,7 +30,7 @@ SOLVED = {'full': 'yes', 'block model, Algorithm 1, Eq. 9': 'yes', 'linear': 'no
 
 
 @dataclass(frozen=True)
-class RepeatedTokens(Trained):
+class RepeatedTokens(studies.Trained):
     """A study of repeated tokens.
 
     Args:
@@ -49,11 +40,10 @@ class RepeatedTokens(Trained):
     attentions: list[str] | None = None
 
 
-def main(study: RepeatedTokens) -> Table:
+def main(study: RepeatedTokens) -> studies.Table:
     scale, rows = study.scale, []
     known = models(LENGTH[scale], RANK[scale])
-    for name in chosen('attentions', [*known] if study.attentions is None else study.attentions,
-                       known, '; '):
+    for name in studies.chosen('attentions', study.attentions or [*known], known, '; '):
         slug = name.lower().replace("'", '').replace(', ', '-').replace('. ', '').replace(' ', '_')
         config, changes = known[name]
         runs = [train(study, slug, config, seed, DATA[scale],
@@ -64,7 +54,7 @@ def main(study: RepeatedTokens) -> Table:
                      'paper: solved': SOLVED.get(name)})
     title = (f'Which of {LENGTH[scale]} tokens occur twice? One layer, one head. The paper: only '
              'full attention and block models, which become full, solve it')
-    return Table(rows, points(rows, 'attention', ['accuracy, %', DENSITY], title))
+    return studies.Table(rows, points(rows, 'attention', ['accuracy, %', studies.DENSITY], title))
 
 
 def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
@@ -86,24 +76,24 @@ def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
             baselines[name], channels=CHANNELS, heads=1)}) for name in BASELINES}}
 
 
-def train(study: Study, name: str, config: str, seed: int, data: dict[str, int],
+def train(study: studies.Study, name: str, config: str, seed: int, data: dict[str, int],
           encoder: dict[str, Any], epochs: int, lr: float = 1e-3) -> Path:
     """Train a config of ``experiments/configs/duplicates`` with changes of data and encoder."""
     model = {'init_args': {'encoder': {'init_args': encoder}}}
     over = {'trainer': {'max_epochs': epochs}, 'model': {'init_args': {'lr': lr, 'model': model}},
             'data': {'init_args': {**data, 'seed': seed}}}
-    configs = config_options(SHIPPED / 'duplicates' / f'{config}.yaml', json.dumps(over))
-    return study.trained(f'repeated_tokens-{name}-{seed}', *configs, '--seed_everything', str(seed))
+    whole = studies.SHIPPED / 'duplicates' / f'{config}.yaml'
+    return study.trained(f'repeated_tokens-{name}-{seed}', *studies.config_options(
+        whole, json.dumps(over)), '--seed_everything', str(seed))
 
 
 def means(runs: Sequence[Path]) -> dict[str, float | None]:
     density = [100 * value for run in runs for value in read_summary(run)['density'].values()]
-    return {**over_seeds(runs, {'accuracy, %': ('accuracy', 100.), 'loss': ('loss', 1.)}),
+    return {**studies.over_seeds(runs, {'accuracy, %': ('accuracy', 100.), 'loss': ('loss', 1.)}),
             'density, spread': spread(density)}
 
 
 def has_lost_edges(run: Path) -> bool:
-    """Return whether the final density of a run is less than half of its largest density."""
     with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
         values = [row.get('train/density/layer0/all_heads') for row in csv.DictReader(file)]
     density = [float(value) for value in values if value]

@@ -45,12 +45,10 @@ def main(texts: Texts) -> Table:
 
 
 def configs(texts: Texts, name: str) -> tuple[Path, ...]:
-    """Return configs that override those of SparseBERT's studies."""
     return texts.configs('sbm_transformer', name)
 
 
 def window_of(texts: Texts) -> str:
-    """Return the pattern of the window that the sampled graphs include."""
     encoder = laid_over(*configs(texts, 'pretrain_sbm'))['model']['init_args']['model'][
         'init_args']['encoder']
     return encoder['init_args']['source']['init_args']['fixed']

@@ -64,7 +64,6 @@ def _fixed(texts: Texts, tasks: Sequence[str], name: str, diagonal: str, pattern
 
 
 def _sparsity(texts: Texts, patterns: list[Pattern]) -> float:
-    """Return how many pairs the patterns of the heads leave out, in per cent."""
     return 100 * (1 - statistics.mean(pattern.build(texts.length, seed=0).density()
                                       for pattern in patterns))
 

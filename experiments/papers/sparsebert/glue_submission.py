@@ -29,7 +29,6 @@ def main(words: list[str]) -> None:
 
 
 def submit(runs: Path, glue: Path, out: Path) -> None:
-    """Predict the test sets of all trained tasks."""
     check_folder('out', out)
     trained = [task for task in TASKS if (runs / task / 'summary.json').exists()]
     if not trained:

@@ -35,7 +35,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(words: list[str]) -> None:
-    """Fine-tune a model on GLUE tasks, and write the table of all runs."""
     parser = Parser(
         prog='graphattn study glue_table',
         description=__doc__.splitlines()[0],
@@ -66,7 +65,6 @@ def main(words: list[str]) -> None:
 
 
 def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[str]) -> None:
-    """Fine-tune the pre-trained model on one task with one seed, in a process of its own."""
     command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', options.config,
                '--seed_everything', str(seed),
                '--trainer.default_root_dir', str(options.out / f'seed{seed}' / task),

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from experiments.papers.figures import curves, points
+from experiments.papers.figures import points
 from experiments.papers.sparsebert.pruned import Pruned
 from experiments.papers.sparsebert.texts import Pretrainings
 from experiments.papers.study import Table
@@ -16,7 +16,6 @@ PAPER = {'diagonal': 'least important', 'distance 1': 'most important', 'others'
 # the authors' code, a query would attend to the key of the highest P alone. The paper averages over
 # heads "after normalization", read here as division by the head's mean.
 IMPORTANCE = 'P / mean of the head'
-FURTHEST = 16  # distance in the figure
 
 
 def main(texts: Pretrainings) -> Table:
@@ -28,16 +27,13 @@ def main(texts: Pretrainings) -> Table:
               for row in sorted(rows, key=lambda row: row['rank'])]
     title = ('Importance of pairs of positions. The paper: neighbours are the most important '
              f'pairs, then [CLS] and [SEP]; the diagonal is the least important.\n{about}')
-    distances = curves(by_distance(pruned.probability), 'key - query', [IMPORTANCE], title,
-                       panel='tokens', series='head', ylabel=IMPORTANCE)
     return Table(rows, points(ranked, 'pairs', [IMPORTANCE], title),
-                 f'{about}\nranks: 1 is the most important of {len(rows)}',
-                 {'distances': distances})
+                 f'{about}\nranks: 1 is the most important of {len(rows)}')
 
 
 def table(probability: Tensor) -> list[dict]:
     """Return rows with the mean of P ``[heads, n, n]`` over each of :func:`positions`."""
-    normalised = _normalised(probability)
+    normalised = probability / probability.mean(dim=(1, 2), keepdim=True)
     rows = []
     for name, is_of in positions(probability.size(1)).items():
         heads = normalised[:, is_of].mean(dim=1)
@@ -66,16 +62,3 @@ def positions(size: int) -> dict[str, Tensor]:
         sets[name] = sets[name] & is_left
         is_left &= ~sets[name]
     return {name: pairs for name, pairs in sets.items() if pairs.any()}
-
-
-def by_distance(probability: Tensor) -> list[dict]:
-    """Return the mean of P of each head for each distance, without the first and last token."""
-    inside = _normalised(probability)[:, 1:-1, 1:-1]
-    furthest = min(FURTHEST, inside.size(1) - 1)
-    return [{'tokens': 'without first and last token', 'key - query': offset, 'head':
-             f'head {head}', IMPORTANCE: float(of_head.diagonal(offset).mean())}
-            for head, of_head in enumerate(inside) for offset in range(-furthest, furthest + 1)]
-
-
-def _normalised(probability: Tensor) -> Tensor:
-    return probability / probability.mean(dim=(1, 2), keepdim=True)

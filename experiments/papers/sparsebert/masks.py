@@ -7,14 +7,7 @@ import torch
 from torch import Tensor
 
 from experiments.papers.figures import curves
-from experiments.papers.sparsebert.texts import (
-    LAMBDAS,
-    LOSS,
-    PATTERNS,
-    SMALL_LAMBDAS,
-    Texts,
-    loss_of,
-)
+from experiments.papers.sparsebert.texts import LOSS, PATTERNS, Texts, loss_of
 from experiments.papers.study import Table, mean_and_spread
 from graphattn.patterns import load_masks
 
@@ -28,7 +21,6 @@ PAPER = {
 # Lambda weights a sum over heads and pairs (Eq. 7), the task's gradient grows, and Adam normalises
 # both. So the sparsity for a lambda depends on the numbers of steps, tokens and heads.
 CHOSEN = {'smoke': ('Star',), 'small': tuple(PATTERNS), 'paper': tuple(PATTERNS)}
-WEIGHTS = {'smoke': ('1e-4', '1e-1'), 'small': SMALL_LAMBDAS, 'paper': LAMBDAS}
 DRAWN = {LOSS: 'loss on masked tokens', 'average': 'average score, %',
          'paper, average': 'in the paper: average score on GLUE, %'}
 
@@ -37,7 +29,7 @@ def main(texts: Texts) -> Table:
     tasks, seeds = texts.asked(), texts.each(1, 1, 3)
     trained = {name: (texts.fixed(name.lower(), PATTERNS[name]), [PATTERNS[name]])
                for name in CHOSEN[texts.scale]}
-    for kind, weight in product('us', WEIGHTS[texts.scale]):
+    for kind, weight in product('us', texts.lambdas('1e-4', '1e-1')):
         run = texts.dam(kind, weight)
         trained[f'DAM_{kind}, {weight}'] = run, load_masks(run / 'masks.npz')
     rows = []

@@ -58,7 +58,6 @@ def train_seed(study: Study, seed: int) -> dict[str, Path]:
 
 
 def distances_on(masks: tuple[Mask, ...]) -> list[set[int]]:
-    """Return the distances between query and key that the mask of each head keeps."""
     return [{d for d, digit in enumerate(mask.values) if digit == '1'} for mask in masks]
 
 

@@ -40,7 +40,6 @@ class Pruned:
 
     def tuned(self, task: str, seed: int, percent: float,
               random_seed: int | None = None) -> dict[str, float]:
-        """Return the scores of a fine-tuning along masks."""
         how = 'P' if random_seed is None else f'random{random_seed}'
         name = f'pruned{percent:g}-{how}'
         path = self.texts.shared / 'masks' / f'{name}.npz'

@@ -7,18 +7,10 @@ from matplotlib.figure import Figure
 
 from experiments.papers.figures import curves
 from experiments.papers.sparsebert.pruned import Pruned, better
-from experiments.papers.sparsebert.texts import (
-    LAMBDAS,
-    LOSS,
-    SMALL_LAMBDAS,
-    Texts,
-    loss_of,
-    scores,
-)
+from experiments.papers.sparsebert.texts import LOSS, Texts, loss_of, scores
 from experiments.papers.study import Table, mean_and_spread
 from graphattn.patterns import load_masks
 
-WEIGHTS = {'smoke': LAMBDAS[-1:], 'small': SMALL_LAMBDAS, 'paper': LAMBDAS}
 PERCENT = (80, 85, 90, 95)
 
 
@@ -26,7 +18,7 @@ def main(texts: Texts) -> Table:
     tasks, seeds = texts.asked(('QNLI', 'MRPC')), texts.each(1, 1, 3)
     pruned, rows = Pruned(texts), []
     one_stage = {f'DAM_{kind}, {weight}': texts.dam(kind, weight)
-                 for kind in 'us' for weight in WEIGHTS[texts.scale]}
+                 for kind in 'us' for weight in texts.lambdas('1e-1')}
     settings = [(name, run, 100 * sparsity(load_masks(run / 'masks.npz')))
                 for name, run in one_stage.items()] + [(None, None, share) for share in PERCENT]
     for name, run, percent in settings:

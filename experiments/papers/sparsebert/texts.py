@@ -10,16 +10,9 @@ from typing import Literal
 from experiments.data.text.glue_files import TASKS
 from experiments.data.text.local_glue import HEADERS
 from experiments.modules.fine_tuning import LAST
+from experiments.papers import study as studies
 from experiments.papers.local_data import documentation, local_glue
 from experiments.papers.sparsebert.glue_table import COLUMNS
-from experiments.papers.study import (
-    SOURCE,
-    Trained,
-    chosen,
-    config_options,
-    pattern_source,
-    source_option,
-)
 from experiments.runs.config_file import laid_over
 from experiments.runs.summary import read_results, read_summary
 from graphattn.patterns import Fixed, LogSparse, Pattern, Star, Strided, get
@@ -43,7 +36,7 @@ LOSS = 'masked tokens, loss'
 
 
 @dataclass(frozen=True)
-class Pretrainings(Trained):
+class Pretrainings(studies.Trained):
     """A study of models that are pre-trained on a corpus.
 
     Args:
@@ -55,14 +48,16 @@ class Pretrainings(Trained):
 
     @cached_property
     def length(self) -> int:
-        """The number of tokens of the pre-trained encoder."""
         config = laid_over(*self.configs('sparsebert', 'pretrain'))
         encoder = config['model']['init_args']['model']['init_args']['encoder']
         return encoder['init_args']['max_length']
 
     def fixed(self, name: str, pattern: Pattern | str, seed: int = 0, *options: str) -> Path:
-        """Pre-train a model with one pattern in all heads and layers."""
-        return self.pretrained(f'{name}-{seed}', seed, source_option(pattern, seed=seed), *options)
+        source = studies.source_option(pattern, seed=seed)
+        return self.pretrained(f'{name}-{seed}', seed, source, *options)
+
+    def lambdas(self, *smoke: str) -> tuple[str, ...]:
+        return {'smoke': smoke, 'small': SMALL_LAMBDAS, 'paper': LAMBDAS}[self.scale]
 
     def soft(self, seed: int = 0) -> Path:
         """Pre-train a model that learns soft masks (SparseBERT, Sec. 3.1)."""
@@ -72,7 +67,7 @@ class Pretrainings(Trained):
         """Pre-train a model that learns structured or unstructured masks (SparseBERT, Sec. 4.1)."""
         mode = {'s': 'dam_structured', 'u': 'dam_unstructured'}[kind]
         return self.pretrained(f'dam_{kind}-{weight}-0', 0, *self._config('pretrain_dam'),
-                               f'{SOURCE}.init_args.mode', mode,
+                               f'{studies.SOURCE}.init_args.mode', mode,
                                '--model.init_args.mask_weight', weight)
 
     def pretrained(self, run: str, seed: int, *options: str) -> Path:
@@ -90,7 +85,7 @@ class Pretrainings(Trained):
         return str(documentation(self, 'corpus'))
 
     def _config(self, name: str) -> list[str]:
-        return config_options(*self.configs('sparsebert', name))
+        return studies.config_options(*self.configs('sparsebert', name))
 
     @property
     def about(self) -> str:
@@ -111,17 +106,17 @@ class Texts(Pretrainings):
     tasks: list[str] | None = None
 
     def asked(self, of_paper: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Return the tasks, by default those of the paper, or all of GLUE."""
         known = tuple(HEADERS) if self.glue is None else tuple(
             task for task in TASKS if (self.glue / task).is_dir())
         default = of_paper or known if self.glue else LOCAL_TASKS[self.scale]
-        return chosen('tasks', self.tasks or default, known)
+        return studies.chosen('tasks', self.tasks or default, known)
 
     def tuned(self, pretrained: Path, task: str, seed: int = 0, *options: str, name: str = '',
               masks: Path | Sequence[Pattern] | None = None) -> Path:
         """Fine-tune a pre-trained model, whose edges ``masks`` may replace."""
         if masks is not None:
-            options = (*options, f'--model.init_args.source={json.dumps(pattern_source(masks))}')
+            source = json.dumps(studies.pattern_source(masks))
+            options = (*options, f'--model.init_args.source={source}')
         run = '-'.join(filter(None, ['tuned', pretrained.name, name, task, str(seed)]))
         return self.trained(
             run, *self._config('finetune'), '--seed_everything', str(seed),
@@ -146,7 +141,6 @@ class Texts(Pretrainings):
 
 
 def loss_of(run: Path) -> float:
-    """Return the loss of a pre-training on masked tokens."""
     return read_summary(run)['mlm_loss']
 
 
