@@ -168,7 +168,7 @@ def _run_one_of(command: str, name: str = '--help', *rest: str) -> None:
         print(f'usage: graphattn {command} NAME [--help] ...\n')
         print('\n'.join(f'  {known:22}{_in_short(module)}' for known, module in modules.items()))
     elif command == 'study' and name in modules:
-        _run('experiments.papers', 'graphattn study', [name, *rest])
+        _run('experiments.papers.runner', 'graphattn study', [name, *rest])
     elif name in modules:
         _run(modules[name], f'graphattn {command} {name}', rest)
     else:

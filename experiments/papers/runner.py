@@ -4,6 +4,7 @@ The function ``main`` of a study takes a :class:`Study`, whose fields are option
 and returns a :class:`Table`.
 """
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import get_type_hints
 from jsonargparse import ArgumentError, ArgumentParser
 
 from experiments.papers.study import Study, Table
+from experiments.runs.command import run_or_exit
 
 HERE = Path(__file__).parent
 
@@ -48,3 +50,11 @@ def _options_of(main: Callable[[Study], Table]) -> type[Study] | None:
     """Return the kind of a study; a command that is none reads its words itself."""
     kind = next(iter(get_type_hints(main).values()))
     return kind if isinstance(kind, type) and issubclass(kind, Study) else None
+
+
+def command() -> None:
+    run_or_exit(lambda: run_words(*(sys.argv[1:] or ['--help'])))
+
+
+if __name__ == '__main__':
+    command()

@@ -25,7 +25,7 @@ def started(monkeypatch):
 @pytest.mark.parametrize('arguments, module, rest', [
     ('train --trainer.max_epochs 1', 'experiments.train', 'fit --trainer.max_epochs 1'),
     ('test --ckpt_path x', 'experiments.train', 'test --ckpt_path x'),
-    ('study two_hop --scale smoke', 'experiments.papers', 'two_hop --scale smoke'),
+    ('study two_hop --scale smoke', 'experiments.papers.runner', 'two_hop --scale smoke'),
     ('benchmark layer --quick', 'experiments.benchmarks.layer', '--quick'),
     ('spectrum --n 8', 'analysis.spectrum', '--n 8'),
     ('compile --float64', 'experiments.compile', '--float64'),
