@@ -125,12 +125,12 @@ class LongRange(studies.Trained):
             'fixed': fixed[attention] and str(fixed[attention])}}}
 
 
-def patterns_at(length: int, radius: int | None = None) -> dict[str, tuple[Pattern, int]]:
+def patterns_at(length: int) -> dict[str, tuple[Pattern, int]]:
     """Return patterns and their numbers of hops by name, for sequences of up to ``length`` tokens.
 
-    Windows have a radius, or a sixteenth of the tokens. Strided and Fixed are as sparse as can be.
+    A window has a sixteenth of the tokens. Strided and Fixed are as sparse as can be.
     """
-    radius, stride = radius or max(2, length // 32), math.isqrt(length)
+    radius, stride = max(2, length // 32), math.isqrt(length)
     count = radius // 2 * 2  # width of the window: half of it before the token, and half after
     diffuser = get('diffuser', window=count, num_global=count, num_random=count)
     return {FULL: (Full(), 1), WINDOW: (SlidingWindow(radius), 1),
