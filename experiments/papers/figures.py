@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from experiments.papers.study import split, spread_of
 
@@ -29,10 +28,10 @@ def points(rows: list[dict], label: str, columns: Sequence[str], title: str, **o
 
 def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, panel: str,
            series: str | None = None, ylabel: str = 'score, %', levels: Levels | None = None,
-           log: str = '') -> Figure:
+           log: bool = False) -> Figure:
     """Draw columns over the column ``x``, in a panel for each value of the column ``panel``.
 
-    Each value of the column ``series`` has a curve. ``log`` names logarithmic axes, as ``'xy'``.
+    Each value of the column ``series`` has a curve.
     """
     parts = split(rows, panel)
     figure, panels = panels_of(list(parts), title)
@@ -44,11 +43,8 @@ def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, pane
             axes.axhline(value, color=f'C{number}', ls=':', label=level)
         axes.set_xlabel(x if x != 'value' else name)
         axes.margins(.1)
-        for axis in log:
-            axes.set(**{f'{axis}scale': 'log'})
-            plain = getattr(axes, f'{axis}axis')
-            plain.set_major_formatter(FuncFormatter(lambda number, _: f'{number:g}'))
-            plain.set_minor_formatter(NullFormatter())
+        if log:
+            axes.set_xscale('log')
     panels[0].set_ylabel(ylabel)
     named = {label: handle for axes in panels
              for handle, label in zip(*axes.get_legend_handles_labels())}
@@ -98,7 +94,12 @@ def _by_name(draw: Callable, rows: list[dict], label: str, columns: Sequence[str
         axes.set(xlabel=column, yticks=range(len(names)), yticklabels=names)
         axes.margins(x=0.25)
     panels[0].invert_yaxis()
-    _legend(figure, panels, kinds if series else [])
+    colours = [panels[0].scatter([], [], color=f'C{number}', label=kind)
+               for number, kind in enumerate(kinds if series else ())]
+    drawn = {line.get_label(): line for axes in panels for line in axes.get_lines()
+             if not line.get_label().startswith('_')}
+    if handles := [*colours, *drawn.values()]:
+        figure.legend(handles=handles, loc='outside lower center', ncols=4)
     return figure
 
 
@@ -112,13 +113,3 @@ def _bar(axes: Axes, y: float, height: float, row: dict, column: str, colour: st
 
 def _point(axes: Axes, y: float, height: float, row: dict, column: str, colour: str) -> None:
     axes.errorbar(row[column], y, xerr=row.get(spread_of(column)), fmt='o', color=colour, capsize=3)
-
-
-def _legend(figure: Figure, panels: Sequence[Axes], kinds: list[str]) -> None:
-    colours = [panels[0].scatter([], [], color=f'C{number}', label=kind)
-               for number, kind in enumerate(kinds)]
-    lines = {line.get_label(): line for axes in panels for line in axes.get_lines()
-             if not line.get_label().startswith('_')}
-    handles = [*colours, *lines.values()]
-    if handles:
-        figure.legend(handles=handles, loc='outside lower center', ncols=4)

@@ -1,7 +1,4 @@
-"""Data of studies that need no download, made from documentation of installed packages.
-
-At the scale smoke, it is the documentation of a few modules.
-"""
+"""Data of studies that need no download: documentation of packages, or of a few modules."""
 
 import argparse
 from collections.abc import Iterator
@@ -9,15 +6,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.data.text.corpus import (
-    Document,
-    build_docs,
-    distinct,
-    docstrings,
-    english_sentences,
-    installed_docstrings,
-    installed_documents,
-)
+from experiments.data.text import corpus
 from experiments.data.text.local_glue import build_local_glue
 from experiments.data.text.local_questions import build_local_questions
 from experiments.data.text.package_docs import build_package_docs
@@ -31,7 +20,7 @@ MODULES = {
 
 
 def documentation(study: Study, name: str = 'documentation') -> Path:
-    return study.made(name, _write_few if study.scale == 'smoke' else build_docs)
+    return study.made(name, _write_few if study.scale == 'smoke' else corpus.build_docs)
 
 
 def package_docs(study: Study) -> Path:
@@ -40,8 +29,8 @@ def package_docs(study: Study) -> Path:
 
 def local_questions(study: Study) -> Path:
     """Return questions and choices in the formats of SQuAD and SWAG."""
-    return study.made('local_questions', lambda folder: build_local_questions(
-        folder, _few() if study.scale == 'smoke' else distinct(installed_docstrings())))
+    documents = _few() if study.scale == 'smoke' else corpus.distinct(corpus.installed_docstrings())
+    return study.made('local_questions', lambda folder: build_local_questions(folder, documents))
 
 
 def local_glue(study: Study) -> Path:
@@ -51,21 +40,16 @@ def local_glue(study: Study) -> Path:
         folder, _documents(study), **sizes))
 
 
-def _documents(study: Study) -> Iterator[tuple[str, Document]]:
-    return _few() if study.scale == 'smoke' else distinct(installed_documents())
+def _documents(study: Study) -> Iterator[tuple[str, corpus.Document]]:
+    return _few() if study.scale == 'smoke' else corpus.distinct(corpus.installed_documents())
 
 
-def _few() -> Iterator[tuple[str, Document]]:
+def _few() -> Iterator[tuple[str, corpus.Document]]:
     """Yield the names of packages and the sentences of a docstring; none is repeated."""
-    return distinct((package, english_sentences(text)) for package, path in _files()
-                    for text in docstrings(path))
-
-
-def _files() -> Iterator[tuple[str, Path]]:
-    for package, (module, patterns) in MODULES.items():
-        for pattern in patterns:
-            for path in sorted(Path(module.__file__).parent.glob(pattern)):
-                yield package, path
+    return corpus.distinct((package, corpus.english_sentences(text))
+                    for package, (module, patterns) in MODULES.items() for pattern in patterns
+                    for path in sorted(Path(module.__file__).parent.glob(pattern))
+                    for text in corpus.docstrings(path))
 
 
 def _write_few(folder: Path) -> None:

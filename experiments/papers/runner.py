@@ -15,8 +15,6 @@ from jsonargparse import ArgumentError, ArgumentParser
 from experiments.papers.study import Study, Table
 from experiments.runs.command import run_or_exit
 
-HERE = Path(__file__).parent
-
 
 def run(name: str, **options: object) -> None:
     main = main_of(name)
@@ -40,7 +38,8 @@ def run_words(name: str, *words: str) -> None:
 
 
 def main_of(name: str) -> Callable[[Study], Table]:
-    papers = [path.parent.name for path in HERE.glob('*/*.py') if path.stem == name]
+    paths = Path(__file__).parent.glob('*/*.py')
+    papers = [path.parent.name for path in paths if path.stem == name]
     if not papers:
         raise ValueError(f"'name' must be a study; `graphattn study` lists them (got {name!r})")
     return import_module(f'experiments.papers.{papers[0]}.{name}').main

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -36,14 +36,13 @@ DENSITY = 'density, %'
 ACCURACY = {'accuracy, %': ('accuracy', 100.)}
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """What a study finds: the rows of its table, a figure, what the data are, and more figures."""
 
     rows: list[dict]
     figure: Figure
     about: str = ''
-    others: dict[str, Figure] = field(default_factory=dict)
+    others: dict[str, Figure] = {}
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,6 @@ class Trained(Study):
         return range(self.seeds or {'smoke': smoke, 'small': small, 'paper': paper}[self.scale])
 
 
-# Kinds of attention, and what is trained with them ###################################
-
-
 class Attention(NamedTuple):
     """A kind of attention: the name of its runs, a pattern or options of a source, and hops."""
 
@@ -179,9 +175,6 @@ def pattern_source(pattern: Pattern | str | Path | Sequence[Pattern], **argument
 
 def source_option(pattern: Pattern | str, **arguments) -> str:
     return f'{SOURCE}={json.dumps(pattern_source(pattern, **arguments))}'
-
-
-# Results #############################################################################
 
 
 def over_seeds(runs: Iterable[Path],

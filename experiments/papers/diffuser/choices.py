@@ -21,7 +21,7 @@ def main(tasks: Tasks) -> Table:
         guesses = choice_accuracies(tasks.data(runs, kinds).questions.read())
         rows += [{'set': runs.name, 'attention': guess, 'accuracy, %': 100 * accuracy}
                  for guess, accuracy in guesses.items()]
-    about = ('SWAG, WikiHop' if tasks.is_paper else
+    about = ('SWAG, WikiHop' if tasks.scale == 'paper' else
              'the next sentence of a docstring, of four: a stand-in for SWAG')
     title = f'Which choice is right?\n{about}'
     return Table(rows, bars(rows, 'attention', ACCURACY, title, series='set'), about)

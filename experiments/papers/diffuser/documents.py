@@ -10,15 +10,7 @@ from experiments.papers.figures import bars
 from experiments.papers.local_data import package_docs
 from experiments.papers.study import ENCODER, SOURCE, Attention, Runs, Table, Trained
 from experiments.runs.config_file import laid_over
-from graphattn.patterns import (
-    Full,
-    GlobalTokens,
-    OverlappingBlocks,
-    Pattern,
-    RandomKeys,
-    SlidingWindow,
-    get,
-)
+from graphattn import patterns
 
 METRICS = {'accuracy, %': ('accuracy', 100.), 'macro F1, %': ('macro_f1', 100.)}
 # Numbers of local, global and random keys per query (Table S.10). At the small scale, documents and
@@ -49,16 +41,26 @@ class Documents(Trained):
         """Return attention along Diffuser's edges, without the kinds whose number is 0."""
         counts = [self.count if count is None else count
                   for count in (window, num_global, num_random)]
+        window, num_global, num_random = counts
+        parts: list[patterns.Pattern] = []
+        if window:
+            parts.append(patterns.OverlappingBlocks(window))
+        if num_global:
+            tokens = patterns.GlobalTokens(num_global - cls_global, random=True, first=1)
+            parts.append(patterns.GlobalTokens(1) | tokens if cls_global else tokens)
+        if num_random:
+            parts.append(patterns.RandomKeys(num_random, 'uniform' if uniform else 'random'))
         kind = ['uniform'] * uniform + ['local-cls'] * (not cls_global)
         return Attention('-'.join(['diffuser', *map(str, counts), *kind]),
-                         _edges(*counts, uniform, cls_global))
+                         reduce(operator.or_, parts))
 
     @property
     def kinds(self) -> dict[str, Attention]:
-        bigbird = Attention('bigbird', get('bigbird', block=self.count))
+        bigbird = Attention('bigbird', patterns.get('bigbird', block=self.count))
         # windows eight times as wide as Diffuser's
-        longformer = Attention('longformer', get('longformer', radius=4 * self.count, num_global=1))
-        return {'full': Attention('full', Full()),
+        longformer = Attention('longformer', patterns.get(
+            'longformer', radius=4 * self.count, num_global=1))
+        return {'full': Attention('full', patterns.Full()),
                 'BigBird': bigbird, 'BigBird, diffused': bigbird.diffused(),
                 'Longformer': longformer, 'Longformer, diffused': longformer.diffused(),
                 'Diffuser, one hop': self.diffuser(), 'Diffuser': self.diffuser().diffused()}
@@ -78,7 +80,7 @@ class Documents(Trained):
         source = {'class_path': 'graphattn.sources.BlockModelSource',
                   'init_args': {'heads': heads, 'head_channels': channels // heads,
                                 'clusters': CLUSTERS[self.scale], 'estimator': 'paper',
-                                'fixed': str(SlidingWindow(self.count // 2))}}
+                                'fixed': str(patterns.SlidingWindow(self.count // 2))}}
         return Attention(f'sbm-{density_weight:g}-{max_length}', (
             f'{SOURCE}={json.dumps(source)}', f'{ENCODER}.share_source', 'false',
             '--model.init_args.density_weight', str(density_weight),
@@ -113,17 +115,3 @@ class Documents(Trained):
     @property
     def _configs(self) -> tuple[Path, ...]:
         return (self.documents,) if self.documents else self.configs('diffuser', 'documents')
-
-
-def _edges(window: int, num_global: int, num_random: int, uniform: bool,
-           cls_global: bool) -> Pattern:
-    parts: list[Pattern] = []
-    if window:
-        parts.append(OverlappingBlocks(window))
-    if num_global and cls_global:
-        parts.append(GlobalTokens(1) | GlobalTokens(num_global - 1, random=True, first=1))
-    elif num_global:
-        parts.append(GlobalTokens(num_global, random=True, first=1))
-    if num_random:
-        parts.append(RandomKeys(num_random, 'uniform' if uniform else 'random'))
-    return reduce(operator.or_, parts)

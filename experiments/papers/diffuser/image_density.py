@@ -1,7 +1,6 @@
 """Density estimation of images, byte by byte (Diffuser, Table S.5)."""
 
 from experiments.data.ngrams import png_bits, sequences_of
-from experiments.data.sequences import SequenceData
 from experiments.papers.diffuser.tasks import DIFFUSER, FULL, ONE_HOP, Tasks, counting_rows
 from experiments.papers.figures import bars
 from experiments.papers.study import SHIPPED, Runs, Table, chosen
@@ -20,24 +19,21 @@ PAPER = {'CIFAR-10, paper': {DIFFUSER: 2.78, 'Sparse Transformer': 2.80, 'PixelS
 def main(tasks: Tasks) -> Table:
     kinds, sets, rows = tasks.kinds(NAMES), SETS[tasks.scale], []
     for kind in chosen('sets', tasks.sets or sets, sets):
-        name = f'density/{kind}'
-        runs = Runs(tasks, f'density-{kind}', (SHIPPED / f'{name}.yaml',) if tasks.is_paper else
-                    tasks.configs('diffuser', name))
+        shipped = SHIPPED / f'density/{kind}.yaml'
+        runs = Runs(tasks, f'density-{kind}', (shipped,) if tasks.scale == 'paper' else
+                    tasks.configs('diffuser', f'density/{kind}'))
         rows += tasks.rows(kind, runs, kinds, tasks.each(1, 3, 1), BITS, PAPER)
-        data = tasks.data(runs, kinds)
-        rows += [{'set': kind, **row} for row in counted(data.source.read(data.max_length))]
-    about = ('CIFAR-10 and ImageNet' if tasks.is_paper else
+        module = tasks.data(runs, kinds)
+        data = module.source.read(module.max_length)
+        learn, test = (sequences_of(data.parts[part]) for part in ('train', 'test'))
+        rows += [{'set': kind, **row} for row in (
+            *counting_rows(learn, test, ORDERS, data.num_tokens),
+            {'attention': 'PNG', 'bits per byte': png_bits(data.parts['test'], data.shape)})]
+    about = ('CIFAR-10 and ImageNet' if tasks.scale == 'paper' else
              'stand-ins: digits of 17 grey levels, pieces of two photographs')
     figure = bars(rows, 'attention', [*BITS],
                   f'Bits per byte of an image; in grey, n-grams and PNG.\n{about}', panel='set')
     others = dict.fromkeys(name for own in PAPER.values() for name in own if name not in kinds)
     return Table(rows + [{'set': 'as printed', 'attention': name, **{
         column: own.get(name) for column, own in PAPER.items()}}
-        for name in others if tasks.is_paper], figure, about)
-
-
-def counted(data: SequenceData) -> list[dict]:
-    """Return the rows of n-grams, which are counted in the training part, and of PNG."""
-    learn, test = (sequences_of(data.parts[part]) for part in ('train', 'test'))
-    return [*counting_rows(learn, test, ORDERS, data.num_tokens),
-            {'attention': 'PNG', 'bits per byte': png_bits(data.parts['test'], data.shape)}]
+        for name in others if tasks.scale == 'paper'], figure, about)

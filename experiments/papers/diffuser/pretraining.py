@@ -7,7 +7,6 @@ import numpy as np
 
 from experiments.data.ngrams import ngram_bits
 from experiments.data.text.corpus import is_held_out, read_documents
-from experiments.data.text.encoding import EncodedCorpus
 from experiments.papers.diffuser.tasks import DIFFUSER, FULL, ONE_HOP, Attentions, counting_rows
 from experiments.papers.figures import bars
 from experiments.papers.local_data import documentation
@@ -91,16 +90,15 @@ def main(study: Pretraining) -> Table:
 def neighbours(run: Path) -> dict:
     data = data_of(run)
     data.setup()
-    train, test = (token_documents(data.examples[part].corpus) for part in ('train', 'test'))
-    bits = ngram_bits(train, test, 2, data.load_tokenizer().get_vocab_size(), both_sides=True)
+    parts = []
+    for part in ('train', 'test'):
+        corpus = data.examples[part].corpus
+        ends = corpus.sentence_ptr[corpus.document_ptr]
+        parts.append(np.split(corpus.tokens[:MAX_TOKENS], ends[(0 < ends) & (ends < MAX_TOKENS)]))
+    bits = ngram_bits(*parts, 2, data.load_tokenizer().get_vocab_size(), both_sides=True)
     return {'attention': 'tokens, two neighbours', **{
         title: bits * data.size['tokens'] / data.size[f'{unit}s']
         for title, unit in zip(BITS, UNITS)}}
-
-
-def token_documents(corpus: EncodedCorpus) -> list[np.ndarray]:
-    ends = corpus.sentence_ptr[corpus.document_ptr]
-    return np.split(corpus.tokens[:MAX_TOKENS], ends[(0 < ends) & (ends < MAX_TOKENS)])
 
 
 def byte_models(corpus: Path) -> list[dict]:

@@ -29,11 +29,11 @@ def main(tasks: Tasks) -> Table:
     kinds, rows = tasks.kinds(NAMES, OWN), []
     for runs in tasks.questions('questions', SETS, FILES):
         rows += tasks.rows(runs.name, runs, kinds, tasks.each(1, 3, 3), METRICS, PAPER)
-        if not tasks.is_paper:
+        if tasks.scale != 'paper':
             found = longest_match_scores(tasks.data(runs, kinds).questions.read().parts['test'])
             rows.append({'set': runs.name, 'attention': 'longest match', **{
                 title: 100 * found[metric] for title, (metric, _) in METRICS.items()}})
-    about = ('SQuAD 1.1, SQuAD 2.0, TriviaQA' if tasks.is_paper else
+    about = ('SQuAD 1.1, SQuAD 2.0, TriviaQA' if tasks.scale == 'paper' else
              'gaps in docstrings, a stand-in for SQuAD')
     title = f'Which words answer a question?\n{about}'
     return Table(rows, bars(rows, 'attention', METRICS, title, series='set'), about)

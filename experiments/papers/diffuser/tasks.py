@@ -49,16 +49,13 @@ class Tasks(Attentions):
 
     sets: list[str] | None = None
 
-    @property
-    def is_paper(self) -> bool:
-        return self.scale == 'paper'
-
     def rows(self, data: str, runs: Runs, kinds: dict[str, Attention], seeds: range,
              metrics: dict[str, tuple[str, float]],
              printed: dict[str, dict[str, float]]) -> list[dict]:
         """Train each kind of attention on a data set; printed results are by their column."""
         return [{'set': data, 'attention': name, **runs.scored(attention, seeds, metrics),
-                 **{column: found.get(name) for column, found in printed.items() if self.is_paper}}
+                 **{column: found.get(name) for column, found in printed.items()
+                    if self.scale == 'paper'}}
                 for name, attention in kinds.items()]
 
     def data(self, runs: Runs, kinds: dict[str, Attention]) -> L.LightningDataModule:
@@ -67,7 +64,7 @@ class Tasks(Attentions):
     def questions(self, kind: str, sets: Sequence[str], files: dict[str, str]) -> list[Runs]:
         """Return trainings on the data sets, or below the paper's scale on files of a stand-in."""
         sets = chosen('sets', self.sets or sets, sets)
-        if self.is_paper:
+        if self.scale == 'paper':
             return [Runs(self, name, (SHIPPED / kind / f'{name}.yaml',)) for name in sets]
         folder = local_questions(self)
         options = [text for part, file in files.items() for text in (

@@ -15,15 +15,10 @@ from graphattn.sources import GraphSource
 
 
 class AttachedBert(nn.Module):
-    """A ModernBERT of transformers with the interface of a :class:`MaskedLanguageModel`.
-
-    ``along`` is the source or pattern to attach it to, and ``pretrained`` a checkpoint of an
-    ``AttachedBert`` without it.
-    """
+    """A ModernBERT of transformers, maybe attached to a graph, as a masked language model."""
 
     # BERT (2018) adds position embeddings to tokens. At this size, its loss then stays on a plateau
-    # for thousands of steps, because the model does not yet use positions. With rotary positions,
-    # the loss leaves the plateau within a few hundred steps.
+    # for thousands of steps, which it leaves within a few hundred with rotary positions.
 
     def __init__(self, num_tokens: int, max_length: int, channels: int, heads: int,
                  num_layers: int, hidden_channels: int | None = None,

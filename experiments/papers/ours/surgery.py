@@ -31,7 +31,6 @@ from graphattn.hugging_face.profiling import CANDIDATES
 from graphattn.patterns import Causal, Full, Pattern, parse
 from graphattn.utils.files import write_whole
 
-CHECKPOINT = 'resources/general_model'  # in the package mgm
 FIT, FIT_ALL = 'fitted to heads', 'fitted, also to clusters'
 # the fit among patterns, but with clusters by content in the heads that then cost less loss
 CLUSTERED, ALL = 'fitted, or clusters', 'all keys'
@@ -264,7 +263,7 @@ def _packaged() -> Path:
     if found is None or not found.submodule_search_locations:
         raise ValueError("'trained' must be given, unless the package mgm is installed (pip "
                          "install --no-deps microformer-mgm)")
-    return Path(found.submodule_search_locations[0]) / CHECKPOINT
+    return Path(found.submodule_search_locations[0]) / 'resources' / 'general_model'
 
 
 def _untrained() -> nn.Module:

@@ -18,7 +18,6 @@ from experiments.tasks import LongRange
 from experiments.tasks.long_range import collate
 from graphattn.patterns import Pattern, SlidingWindow
 
-PROTOCOL = LRA / 'sbm.yaml'
 STAND_IN = 'digits'
 TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
          'paper': ('listops', 'text', 'retrieval', 'image', 'pathfinder')}
@@ -28,7 +27,6 @@ TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
 WEIGHTS = {'smoke': ('0', '1'), 'small': ('0', '1e-2', '1e-1', '1'),
            'paper': ('0', '1e-4', '1e-3', '1e-2', '1e-1')}
 SELF_LOOPS = SlidingWindow(0)
-BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,8 @@ class DensityStudy(Trained):
 
     def asked(self) -> 'list[Densities]':
         known = TASKS[self.scale]
-        return [Densities(self, task) for task in chosen('tasks', self.tasks or known, known,
-                                                         at=f' at the scale {self.scale}')]
+        return [Densities(self, task, self.each(1, 3, 3)) for task in chosen(
+            'tasks', self.tasks or known, known, at=f' at the scale {self.scale}')]
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,7 @@ class Densities:
 
     study: DensityStudy
     task: str
-
-    @property
-    def seeds(self) -> range:
-        return self.study.each(1, 3, 3)
+    seeds: range
 
     def along(self, name: str, pattern: Pattern) -> list[Path]:
         return [self._runs.fit(name, seed, source_option(pattern)) for seed in self.seeds]
@@ -81,7 +76,7 @@ class Densities:
 
     @cached_property
     def _runs(self) -> Runs:
-        configs = PROTOCOL, PROTOCOL.with_suffix('') / f'{self.task}.yaml'
+        configs = LRA / 'sbm.yaml', LRA / 'sbm' / f'{self.task}.yaml'
         if self.task == STAND_IN:
             configs = self.study.configs('sbm_transformer', 'long_range')
         return Runs(self.study, self.task, configs)
@@ -99,7 +94,7 @@ def of_inputs(model: nn.Module, sequences: Sequences) -> OfInputs:
     model.eval()
     torch.manual_seed(0)
     densities, predicted = [], []
-    for examples in tqdm(torch.arange(len(sequences.label)).split(BATCH), desc='inputs',
+    for examples in tqdm(torch.arange(len(sequences.label)).split(32), desc='inputs',
                          disable=None):
         batch = collate(sequences.take(examples.numpy()))
         logits, graphs = model(batch.tokens, batch.ptr, return_graphs=True)

@@ -56,7 +56,7 @@ def main(study: DensityStudy) -> Table:
              f'down to a few per cent.\n{about}')
     figure = curves([row for row in rows if DENSITY in row], DENSITY, ['accuracy, %'], title,
                     panel='task', series='attention', ylabel='test accuracy, %', levels=levels,
-                    log='x')
+                    log=True)
     return Table(rows + (_averages(rows) if len(tasks) == len(TASKS['paper']) else []), figure,
                  about)
 

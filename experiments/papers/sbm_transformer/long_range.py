@@ -61,9 +61,6 @@ class LongRange(studies.Trained):
         run = f'lra-{self.rules}-{TASKS[task]}-{slug}-{seed}'
         return self.trained(run, *self._options(task, attention, seed))
 
-    def scored(self, task: str, attention: str, seeds: range) -> dict[str, float | None]:
-        return studies.over_seeds(self.classifier(task, attention, seed) for seed in seeds)
-
     def baselines(self, task: str) -> dict[str, float]:
         data = studies.data_of(self.classifier(task, WINDOW, 0))
         found = glances(TASKS[task], data.source.read(data.max_length - data.cls))

@@ -14,7 +14,7 @@ from experiments.papers.sbm_transformer.long_range import (
     WINDOW,
     LongRange,
 )
-from experiments.papers.study import DENSITY, Table, chosen
+from experiments.papers.study import DENSITY, Table, chosen, over_seeds
 
 SMALL = (FULL, WINDOW, 'BigBird', 'Diffuser', 'linear', 'Nystromformer', SAMPLED, BOTH)
 CHOSEN = {'smoke': (FULL, WINDOW, 'Linformer', BOTH), 'small': SMALL, 'paper': ATTENTIONS}
@@ -55,8 +55,8 @@ def main(study: LongRange) -> Table:
     for task, name in tqdm([(task, name) for task in tasks for name in names], disable=None):
         printed = {column: figures[name][list(TASKS).index(task)] if name in figures else None
                    for column, figures in PAPER.items()}
-        rows.append({'task': task, 'attention': name, **study.scored(task, name, seeds),
-                     **printed})
+        rows.append({'task': task, 'attention': name, **over_seeds(
+            study.classifier(task, name, seed) for seed in seeds), **printed})
     baselines = {task: study.baselines(task) for task in tasks}
     noted = [{**row, 'note': f' at {row[DENSITY]:.0f} %'} if row[DENSITY] else row for row in rows]
     figure = bars(noted, 'attention', ['accuracy, %'], 'Accuracy, and share of the pairs; lines '

@@ -1,7 +1,6 @@
 """GLUE with full attention, a window, and sampled graphs (SBM-Transformer, Table 4)."""
 
 import statistics
-from pathlib import Path
 
 from experiments.modules.fine_tuning import LAST
 from experiments.papers.figures import bars
@@ -21,11 +20,14 @@ PAPER = {FULL: {'SST-2': 89.8, 'QQP': 84.7, 'MNLI': 84.0, 'QNLI': 85.0, 'density
 
 def main(texts: Texts) -> Table:
     tasks, seeds = texts.asked(('SST-2', 'QQP', 'MNLI', 'QNLI')), texts.each(1, 3, 1)
-    masked_tokens, sampled, tuning = (
-        config_options(*configs(texts, name))
-        for name in ('pretrain_mlm', 'pretrain_sbm', 'finetune_sbm'))
+    # these override the configs of SparseBERT's studies
+    configs = [texts.configs('sbm_transformer', name)
+               for name in ('pretrain_mlm', 'pretrain_sbm', 'finetune_sbm')]
+    masked_tokens, sampled, tuning = (config_options(*paths) for paths in configs)
+    encoder = laid_over(*configs[1])['model']['init_args']['model']['init_args']['encoder']
+    window = encoder['init_args']['source']['init_args']['fixed']
     pretrained = {FULL: texts.fixed('mlm_full', Full(), 0, *masked_tokens),
-                  WINDOW: texts.fixed('mlm_window', window_of(texts), 0, *masked_tokens),
+                  WINDOW: texts.fixed('mlm_window', window, 0, *masked_tokens),
                   SAMPLED: texts.pretrained('mlm_sbm-0', 0, *masked_tokens, *sampled)}
     rows = []
     for task in tasks:
@@ -42,16 +44,6 @@ def main(texts: Texts) -> Table:
              f'with 13.5 % of the pairs.\n{texts.about}')
     return Table(rows, bars(rows, 'task', ['accuracy, %', DENSITY], title, series='attention'),
                  texts.about)
-
-
-def configs(texts: Texts, name: str) -> tuple[Path, ...]:
-    return texts.configs('sbm_transformer', name)
-
-
-def window_of(texts: Texts) -> str:
-    encoder = laid_over(*configs(texts, 'pretrain_sbm'))['model']['init_args']['model'][
-        'init_args']['encoder']
-    return encoder['init_args']['source']['init_args']['fixed']
 
 
 def _rows(task: str, attention: str, reports: list[dict], is_glue: bool) -> list[dict]:

@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from experiments.papers.figures import points
 from experiments.papers.sparsebert.texts import LOSS, PATTERNS, Texts, loss_of
 from experiments.papers.study import Table, mean_and_spread
-from graphattn.patterns import (
-    Full,
-    Pattern,
-    SlidingWindow,
-    load_masks,
-    randomly_dropped,
-    without_diagonal,
-)
+from graphattn import patterns
 
 WITH, WITHOUT, RANDOM = 'with', 'without', 'with, random pairs dropped'
 # The paper's sparsity and average score in per cent (Table 1, development sets, and Table 4).
@@ -34,18 +27,19 @@ SUFFIX = {WITH: '', WITHOUT: '_no_diagonal', RANDOM: '_randomly_dropped'}  # of 
 
 def main(texts: Texts) -> Table:
     tasks, seeds = texts.asked(), texts.each(2, 2, 3)
-    full = {WITH: Full(), RANDOM: randomly_dropped(), WITHOUT: without_diagonal(Full())}
+    full = {WITH: patterns.Full(), RANDOM: patterns.randomly_dropped(),
+            WITHOUT: patterns.without_diagonal(patterns.Full())}
     rows = [_fixed(texts, tasks, 'Full', diagonal, pattern, seeds)
             for diagonal, pattern in full.items()]
     for name in CHOSEN[texts.scale]:
-        patterns = {WITH: PATTERNS[name], WITHOUT: without_diagonal(PATTERNS[name])}
+        of_heads = {WITH: PATTERNS[name], WITHOUT: patterns.without_diagonal(PATTERNS[name])}
         rows += [_fixed(texts, tasks, name, diagonal, pattern, range(1))
-                 for diagonal, pattern in patterns.items()]
+                 for diagonal, pattern in of_heads.items()]
     for weight in WEIGHTS[texts.scale]:
         run = texts.dam('s', weight)
-        masks = load_masks(run / 'masks.npz')
-        changed = {WITH: [mask | SlidingWindow(0) for mask in masks],
-                   WITHOUT: [without_diagonal(mask) for mask in masks]}
+        masks = patterns.load_masks(run / 'masks.npz')
+        changed = {WITH: [mask | patterns.SlidingWindow(0) for mask in masks],
+                   WITHOUT: [patterns.without_diagonal(mask) for mask in masks]}
         rows += [_row(f'DAM_s, {weight}', diagonal, _sparsity(texts, own), [], [
             texts.scores(run, tasks, name=f'{diagonal}_diagonal', masks=own)])
             for diagonal, own in changed.items()]
@@ -56,16 +50,16 @@ def main(texts: Texts) -> Table:
     return Table(rows, figure, f'{texts.about}; {texts.length} tokens, 128 in the paper')
 
 
-def _fixed(texts: Texts, tasks: Sequence[str], name: str, diagonal: str, pattern: Pattern,
+def _fixed(texts: Texts, tasks: Sequence[str], name: str, diagonal: str, pattern: patterns.Pattern,
            seeds: range) -> dict:
     runs = [texts.fixed(name.lower() + SUFFIX[diagonal], pattern, seed) for seed in seeds]
     return _row(name, diagonal, _sparsity(texts, [pattern]), [loss_of(run) for run in runs],
                 [texts.scores(run, tasks, seed) for run, seed in zip(runs, seeds)])
 
 
-def _sparsity(texts: Texts, patterns: list[Pattern]) -> float:
+def _sparsity(texts: Texts, of_heads: list[patterns.Pattern]) -> float:
     return 100 * (1 - statistics.mean(pattern.build(texts.length, seed=0).density()
-                                      for pattern in patterns))
+                                      for pattern in of_heads))
 
 
 def _row(name: str, diagonal: str, sparsity: float, losses: list[float],

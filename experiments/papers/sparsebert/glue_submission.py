@@ -1,12 +1,4 @@
-r"""Predictions of fine-tuned models on GLUE's test sets, written as files for GLUE's server.
-
-    graphattn study glue_submission \
-        --runs runs/glue/NAME/seed0 --glue data/glue --out runs/glue/NAME/submission
-
-``--runs`` is a folder with a run for each task, which
-:mod:`experiments.papers.sparsebert.glue_table` wrote. The server requires the files of all tasks in
-one archive. This includes WNLI and AX, which the papers leave out.
-"""
+"""Predictions on GLUE's test sets, for runs of ``glue_table``, as files for GLUE's server."""
 
 import csv
 from pathlib import Path
@@ -18,6 +10,7 @@ from experiments.runs.load_run import Run, load_run
 from graphattn.utils.files import check_folder, write_whole
 
 HIGHEST = 5.  # of STS-B's scores
+SERVER_NAMES = {'test_matched': 'MNLI-m', 'test_mismatched': 'MNLI-mm'}
 
 
 def main(words: list[str]) -> None:
@@ -38,13 +31,9 @@ def submit(runs: Path, glue: Path, out: Path) -> None:
         run = load_run(runs / task)
         for name in TASKS[task].test:
             rows = predicted(run, glue / task / f'{name}.tsv')
-            path = out / f'{server_name(task, name)}.tsv'
+            path = out / f'{SERVER_NAMES.get(name, task)}.tsv'
             write_whole(path, lambda temporary, rows=rows: _write(temporary, rows))
             print(f'{path}: {len(rows):,} rows')
-
-
-def server_name(task: str, name: str) -> str:
-    return {'test_matched': f'{task}-m', 'test_mismatched': f'{task}-mm'}.get(name, task)
 
 
 def predicted(run: Run, path: Path) -> list[tuple[str, str]]:

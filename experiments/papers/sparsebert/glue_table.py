@@ -1,12 +1,6 @@
-r"""Fine-tuning of a pre-trained model on GLUE tasks, and a row of the papers' tables.
+"""Fine-tuning on GLUE tasks, and a row of the papers' tables, over all runs of the folder.
 
-    graphattn study glue_table \
-        --config experiments/configs/glue/sparsebert.yaml \
-        --pretrained runs/mlm/NAME/checkpoints/last.ckpt \
-        --glue data/glue --tasks CoLA MRPC RTE --out runs/glue/NAME
-
-Other options are passed to ``experiments.train``. The table includes all runs in the folder, so
-tasks may be trained in several calls.
+Other options are passed to ``experiments.train``.
 """
 
 import argparse
@@ -35,10 +29,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(words: list[str]) -> None:
-    parser = Parser(
-        prog='graphattn study glue_table',
-        description=__doc__.splitlines()[0],
-        epilog='Other options are passed to experiments.train.', allow_abbrev=False)
+    parser = Parser(prog='graphattn study glue_table', description=__doc__, allow_abbrev=False)
     parser.add_argument('--config', required=True, help='config of the fine-tuning')
     parser.add_argument('--pretrained', required=True, help='checkpoint')
     parser.add_argument('--glue', type=Path, required=True, help='folder of GLUE, with a folder '

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from experiments.papers.figures import bars, points
+from experiments.papers.figures import points
 from experiments.papers.study import SOURCE, Runs, Study, Table, Trained, mean_and_spread, split
 from experiments.runs.summary import read_summary
 from graphattn.patterns import Mask, load_masks, save_masks
@@ -38,8 +38,7 @@ def main(study: Trained) -> Table:
              for name, own in split(rows, 'masks').items()]
     planted = {FOUND: {f'planted: {distance}': distance for distance in sorted(DISTANCES)}}
     return Table(rows + means, points(kept, 'head', [FOUND], 'Distances that learned masks keep',
-                                      levels=planted),
-                 others={'accuracy': bars(means, 'masks', ['accuracy'], 'Test accuracy')})
+                                      levels=planted))
 
 
 def train_seed(study: Study, seed: int) -> dict[str, Path]:
@@ -63,16 +62,14 @@ def distances_on(masks: tuple[Mask, ...]) -> list[set[int]]:
 
 def random_diagonals(masks: tuple[Mask, ...], seed: int) -> tuple[Mask, ...]:
     """Return masks of random diagonals, of nearly as many pairs as each of ``masks``."""
-    rng = np.random.default_rng(seed)
-    return tuple(Mask(mask.layout, _random_diagonals(mask, rng)) for mask in masks)
-
-
-def _random_diagonals(mask: Mask, rng: np.random.Generator) -> torch.Tensor:
-    num_pairs = mask.layout.multiplicity()[:mask.layout.num_values].numpy()
-    left = sum(size for size, digit in zip(num_pairs, mask.values) if digit == '1')
-    is_on = torch.zeros(len(num_pairs), dtype=torch.bool)
-    for distance in rng.permutation(len(num_pairs)):
-        if num_pairs[distance] <= left:
-            is_on[distance] = True
-            left -= num_pairs[distance]
-    return is_on
+    rng, drawn = np.random.default_rng(seed), []
+    for mask in masks:
+        num_pairs = mask.layout.multiplicity()[:mask.layout.num_values].numpy()
+        left = sum(size for size, digit in zip(num_pairs, mask.values) if digit == '1')
+        is_on = torch.zeros(len(num_pairs), dtype=torch.bool)
+        for distance in rng.permutation(len(num_pairs)):
+            if num_pairs[distance] <= left:
+                is_on[distance] = True
+                left -= num_pairs[distance]
+        drawn.append(Mask(mask.layout, is_on))
+    return tuple(drawn)

@@ -1,9 +1,6 @@
 """Masks that are learned in one stage or in two stages (SparseBERT, Fig. 7)."""
 
 import statistics
-from collections.abc import Sequence
-
-from matplotlib.figure import Figure
 
 from experiments.papers.figures import curves
 from experiments.papers.sparsebert.pruned import Pruned, better
@@ -19,8 +16,9 @@ def main(texts: Texts) -> Table:
     pruned, rows = Pruned(texts), []
     one_stage = {f'DAM_{kind}, {weight}': texts.dam(kind, weight)
                  for kind in 'us' for weight in texts.lambdas('1e-1')}
-    settings = [(name, run, 100 * sparsity(load_masks(run / 'masks.npz')))
-                for name, run in one_stage.items()] + [(None, None, share) for share in PERCENT]
+    settings = [(name, run, 100 * (1 - statistics.mean(
+        mask.build(mask.layout.size).density() for mask in load_masks(run / 'masks.npz'))))
+        for name, run in one_stage.items()] + [(None, None, share) for share in PERCENT]
     for name, run, percent in settings:
         rows.append(_row(LOSS, name, percent, [loss_of(run)] if run else [],
                          [pruned.loss(pruned.masks(percent))]))
@@ -30,14 +28,13 @@ def main(texts: Texts) -> Table:
             rows += [_row(column, name, percent, [score[column] for score in one],
                           [score[column] for score in two]) for column in two[0]]
     rows.sort(key=lambda row: (row['task'] != LOSS, row['task']))
+    figure = curves(sorted(rows, key=lambda row: row['sparsity, %']), 'sparsity, %', ['one', 'two'],
+                    'One stage of training masks, or two. The paper: one stage is better.\n'
+                    f'{texts.about}', panel='task', ylabel='loss, or score in %')
     compared = [row['better here'] for row in rows if row['better in the paper'] is not None]
     return Table([*rows, {
         'task': 'all', 'better here': f'one in {compared.count("one")} of {len(compared)}',
-        'better in the paper': 'one in all'}], _draw(rows, texts.about), texts.about)
-
-
-def sparsity(masks: Sequence) -> float:
-    return 1 - statistics.mean(mask.build(mask.layout.size).density() for mask in masks)
+        'better in the paper': 'one in all'}], figure, texts.about)
 
 
 def _row(task: str, masks: str | None, percent: float, one: list[float],
@@ -46,16 +43,3 @@ def _row(task: str, masks: str | None, percent: float, one: list[float],
             **mean_and_spread('one', one), **mean_and_spread('two', two),
             'better here': better(task, {'one': one, 'two': two}),
             'better in the paper': 'one' if one and task != LOSS else None}
-
-
-def _draw(rows: list[dict], about: str) -> Figure:
-    by_stage = []
-    for row in sorted(rows, key=lambda row: row['sparsity, %']):
-        stages = {'two': 'two stages: P, pruned'}
-        if row['one stage']:
-            stages['one'] = f'one stage: {row["one stage"].partition(",")[0]}'
-        by_stage += [{**row, 'stage': name, 'score': row[stage],
-                      'score, spread': row[f'{stage}, spread']} for stage, name in stages.items()]
-    return curves(by_stage, 'sparsity, %', ['score'], 'One stage of training masks, or two. The '
-                  f'paper: one stage is better.\n{about}', panel='task', series='stage',
-                  ylabel='loss, or score in %')

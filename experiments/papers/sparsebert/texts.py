@@ -75,14 +75,10 @@ class Pretrainings(studies.Trained):
                                   *self.corpus_options(seed))
 
     def corpus_options(self, seed: int) -> list[str]:
+        corpus = self.corpus or (
+            str(documentation(self, 'corpus')) if self.scale == 'smoke' else 'docs')
         return ['--seed_everything', str(seed), '--data.init_args.seed', str(seed),
-                '--data.init_args.corpus', self._corpus, *self.cache]
-
-    @cached_property
-    def _corpus(self) -> str:
-        if self.corpus is not None or self.scale != 'smoke':
-            return self.corpus or 'docs'
-        return str(documentation(self, 'corpus'))
+                '--data.init_args.corpus', corpus, *self.cache]
 
     def _config(self, name: str) -> list[str]:
         return studies.config_options(*self.configs('sparsebert', name))
@@ -122,17 +118,13 @@ class Texts(Pretrainings):
             run, *self._config('finetune'), '--seed_everything', str(seed),
             '--model.init_args.pretrained', str(pretrained / 'checkpoints' / 'last.ckpt'),
             '--model.init_args.task', task, '--data.init_args.task', task,
-            '--data.init_args.path', str(self.tasks_folder / task), *options)
+            '--data.init_args.path', str((self.glue or local_glue(self)) / task), *options)
 
     def scores(self, pretrained: Path, tasks: Sequence[str], seed: int = 0,
                **options) -> dict[str, float]:
         """Fine-tune on each task, and return the metrics that the papers report."""
         return {column: score for task in tasks for column, score in scores(
             self.tuned(pretrained, task, seed, **options)).items()}
-
-    @cached_property
-    def tasks_folder(self) -> Path:
-        return self.glue or local_glue(self)
 
     @property
     def about(self) -> str:
