@@ -46,10 +46,11 @@ def _documents(study: Study) -> Iterator[tuple[str, corpus.Document]]:
 
 def _few() -> Iterator[tuple[str, corpus.Document]]:
     """Yield the names of packages and the sentences of a docstring; none is repeated."""
-    return corpus.distinct((package, corpus.english_sentences(text))
-                    for package, (module, patterns) in MODULES.items() for pattern in patterns
-                    for path in sorted(Path(module.__file__).parent.glob(pattern))
-                    for text in corpus.docstrings(path))
+    return corpus.distinct(
+        (package, corpus.english_sentences(text))
+        for package, (module, patterns) in MODULES.items() for pattern in patterns
+        for path in sorted(Path(module.__file__).parent.glob(pattern))
+        for text in corpus.docstrings(path))
 
 
 def _write_few(folder: Path) -> None:

@@ -19,8 +19,8 @@ DEFAULT = {'smoke': (FULL, DIFFUSER),
            'paper': ('Longformer', 'BigBird', ONE_HOP, DIFFUSER)}
 ORDERS = (0, 2, 5)  # numbers of context bytes of the n-grams
 UNITS = ('token', 'character', 'byte')
-BITS = {f'bits per {unit}': (f'bits_per_{unit}', 1.) for unit in UNITS}
 # The papers call the bits per token BPC.
+BITS = {f'bits per {unit}': (f'bits_per_{unit}', 1.) for unit in UNITS}
 AT_FIRST = 'bits per token, step 0'
 # The paper's bits per token after 0 steps, after 10,000 steps, and at the end. The end is after
 # 50,000 steps, except for RoBERTa, which is not trained further.

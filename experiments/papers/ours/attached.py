@@ -88,4 +88,4 @@ def density(attention: str, length: int, run: Path) -> float:
 def _trained(texts: Pretrainings, name: str, seed: int, *options: str) -> Path:
     sizes: Sequence[str] = SMOKE if texts.scale == 'smoke' else ()
     return texts.trained(name, '--config', str(CONFIG), *sizes, *options,
-                               *texts.corpus_options(seed))
+                         *texts.corpus_options(seed))

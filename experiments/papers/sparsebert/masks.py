@@ -18,8 +18,6 @@ PAPER = {
     'DAM_u, 1e-4': (78.9, 82.0), 'DAM_u, 1e-3': (79.2, 81.6), 'DAM_u, 1e-2': (79.8, 81.3),
     'DAM_u, 1e-1': (85.8, 80.8), 'DAM_s, 1e-4': (91.2, 80.9), 'DAM_s, 1e-3': (91.6, 80.3),
     'DAM_s, 1e-2': (91.7, 79.8), 'DAM_s, 1e-1': (93.5, 79.6)}
-# Lambda weights a sum over heads and pairs (Eq. 7), the task's gradient grows, and Adam normalises
-# both. So the sparsity for a lambda depends on the numbers of steps, tokens and heads.
 CHOSEN = {'smoke': ('Star',), 'small': tuple(PATTERNS), 'paper': tuple(PATTERNS)}
 DRAWN = {LOSS: 'loss on masked tokens', 'average': 'average score, %',
          'paper, average': 'in the paper: average score on GLUE, %'}
@@ -29,6 +27,8 @@ def main(texts: Texts) -> Table:
     tasks, seeds = texts.asked(), texts.each(1, 1, 3)
     trained = {name: (texts.fixed(name.lower(), PATTERNS[name]), [PATTERNS[name]])
                for name in CHOSEN[texts.scale]}
+    # Lambda weights a sum over heads and pairs (Eq. 7), the task's gradient grows, and Adam
+    # normalises both. So the sparsity for a lambda depends on the numbers of steps and tokens.
     for kind, weight in product('us', texts.lambdas('1e-4', '1e-1')):
         run = texts.dam(kind, weight)
         trained[f'DAM_{kind}, {weight}'] = run, load_masks(run / 'masks.npz')

@@ -71,8 +71,7 @@ class Pretrainings(studies.Trained):
                                '--model.init_args.mask_weight', weight)
 
     def pretrained(self, run: str, seed: int, *options: str) -> Path:
-        return self.trained(run, *self._config('pretrain'), *options,
-                                  *self.corpus_options(seed))
+        return self.trained(run, *self._config('pretrain'), *options, *self.corpus_options(seed))
 
     def corpus_options(self, seed: int) -> list[str]:
         corpus = self.corpus or (

@@ -62,6 +62,11 @@ def test_what_is_not_there_is_refused_before_any_training(study, options, match,
     assert not list(tmp_path.rglob('options.json'))
 
 
+def test_a_name_that_is_no_study_is_refused():
+    with pytest.raises(ValueError, match="'name' must be a study; .*got 'fool'"):
+        runner.run_words('fool', '--scale', 'smoke')
+
+
 def test_every_pair_is_in_one_set_of_positions():
     for size in (3, 16, 64):
         sets = importance.positions(size)
