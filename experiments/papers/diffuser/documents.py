@@ -39,9 +39,8 @@ class Documents(Trained):
                  num_random: int | None = None, *, uniform: bool = False,
                  cls_global: bool = True) -> Attention:
         """Return attention along Diffuser's edges, without the kinds whose number is 0."""
-        counts = [self.count if count is None else count
-                  for count in (window, num_global, num_random)]
-        window, num_global, num_random = counts
+        window, num_global, num_random = counts = [
+            self.count if count is None else count for count in (window, num_global, num_random)]
         parts: list[patterns.Pattern] = []
         if window:
             parts.append(patterns.OverlappingBlocks(window))

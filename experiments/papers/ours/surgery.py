@@ -46,7 +46,7 @@ FAMILIES = {
 
 class Scale(NamedTuple):
     densities: tuple[float, ...]
-    seeds: int  # at the first of them, and at 5 %; one at the others
+    seeds: int  # at 5 %, and one at other densities
     steps: int
     held_out: int
     profiled: int
