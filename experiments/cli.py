@@ -33,6 +33,7 @@ from experiments.signals import exit_on
 ROOT = Path(__file__).parent.parent
 TRAINING = {'train': 'fit', 'test': 'test'}  # commands of experiments.train
 GROUPS = {'study': 'papers', 'benchmark': 'benchmarks'}  # packages of experiments
+MARKS = {'papers': '\ndef main(', 'benchmarks': "__name__ == '__main__'"}  # of their commands
 SHELLS = ('bash', 'zsh', 'fish')
 PACKAGES = ('torch', 'torch-geometric', 'numba', 'numpy', 'scipy', 'networkx', 'torch-scatter',
             'torch-sparse', 'triton', 'lightning', 'jsonargparse', 'transformers', 'matplotlib')
@@ -152,7 +153,7 @@ def _runnable(group: str) -> dict[str, str]:
     name of a command to its module."""
     paths = sorted((Path(__file__).parent / group).rglob('*.py'), key=lambda path: path.stem)
     return {path.stem: '.'.join(path.relative_to(ROOT).with_suffix('').parts) for path in paths
-            if "__name__ == '__main__'" in path.read_text(encoding='utf-8')}
+            if MARKS[group] in path.read_text(encoding='utf-8')}
 
 
 def _in_short(module: str) -> str:
@@ -168,6 +169,8 @@ def _run_one_of(command: str, name: str = '--help', *rest: str) -> None:
     if name in ('-h', '--help'):
         print(f'usage: graphattn {command} NAME [--help] ...\n')
         print('\n'.join(f'  {known:22}{_in_short(module)}' for known, module in modules.items()))
+    elif command == 'study' and name in modules:
+        _run('experiments.papers.runner', 'graphattn study', [name, *rest])
     elif name in modules:
         _run(modules[name], f'graphattn {command} {name}', rest)
     else:

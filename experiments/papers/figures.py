@@ -1,88 +1,60 @@
-"""Figures of studies: bars, points and curves, with deviations over seeds."""
+"""The three figures of studies: bars, points and curves, with deviations over seeds."""
 
-from __future__ import annotations
-
-import csv
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.papers.runs import spread_of
+from experiments.papers.study import split, spread_of
 
-Levels = dict[str, dict[str, float]]  # the names and values of horizontal lines, by panel
+Levels = dict[str, dict[str, float]]  # the names and values of straight lines, by panel
 STYLES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)))
 
 
 def bars(rows: list[dict], label: str, columns: Sequence[str], title: str, **options) -> Figure:
-    """Draw a bar chart of columns of a table, with a bar for each row.
+    """Draw a bar for each row, in a panel for each column.
 
-    A note of the row is written at its bar. Rows without a deviation are baselines, in grey.
-
-    Args:
-        rows (list): Rows of the table. A missing value has no bar.
-        label (str): The column of the names of bars.
-        columns (sequence of str): The columns to draw. Each column has a panel.
-        title (str): The title, which states the claim and the data.
-        **options: As in :func:`points`.
+    A note of the row is written at its bar. Rows without a deviation are baselines, in grey. With
+    ``panel``, each value of that column has a panel instead, and one column is drawn. With
+    ``series``, each value of that column has a colour. There are ``levels`` in the panels.
     """
     return _by_name(_bar, rows, label, columns, title, **options)
 
 
 def points(rows: list[dict], label: str, columns: Sequence[str], title: str, **options) -> Figure:
-    """Draw a point for each row. Points suit differences that are small relative to the values.
-
-    Args:
-        rows, label, columns, title: As in :func:`bars`.
-        panel (str, optional): A column whose values have a panel each. It requires a single column
-            to draw.
-        series (str, optional): A column whose values have a colour each.
-        levels (dict, optional): Names and values of horizontal lines, by panel.
-    """
+    """Draw as :func:`bars` does, with points, for differences that are small beside the values."""
     return _by_name(_point, rows, label, columns, title, **options)
 
 
 def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, panel: str,
-           series: str | None = None, ylabel: str = 'score, %',
-           levels: dict[str, float] | None = None,
-           styles: dict[str, dict] | None = None) -> Figure:
-    """Draw curves of columns over another column.
+           series: str | None = None, ylabel: str = 'score, %', levels: Levels | None = None,
+           log: bool = False) -> Figure:
+    """Draw columns over the column ``x``, in a panel for each value of the column ``panel``.
 
-    Args:
-        rows (list): Rows of the table.
-        x (str): The column of the x axis.
-        columns (sequence of str): The columns to draw. Each column has a curve.
-        title (str): The title, which states the claim and the data.
-        panel (str): A column whose values have a panel each.
-        series (str, optional): A column whose values have a curve each.
-        ylabel (str): Label of the y axis.
-        levels (dict, optional): Names and values of horizontal lines, in the colours of the curves.
-        styles (dict, optional): Line styles by series.
+    Each value of the column ``series`` has a curve.
     """
-    figure, panels = panels_of(split(rows, panel), title)
-    for (name, own), axes in zip(split(rows, panel).items(), panels):
+    parts = split(rows, panel)
+    figure, panels = panels_of(list(parts), title)
+    for axes, (name, own) in zip(panels, parts.items()):
         for part, some in (split(own, series) if series else {'': own}).items():
             for column in columns:
-                plot(axes, some, x, column, label=part or column, **(styles or {}).get(part, {}))
-        for number, (level, value) in enumerate((levels or {}).items()):
+                _curve(axes, some, x, column, part or column)
+        for number, (level, value) in enumerate((levels or {}).get(name, {}).items()):
             axes.axhline(value, color=f'C{number}', ls=':', label=level)
         axes.set_xlabel(x if x != 'value' else name)
+        axes.margins(.1)
+        if log:
+            axes.set_xscale('log')
     panels[0].set_ylabel(ylabel)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside right center')
+    named = {label: handle for axes in panels
+             for handle, label in zip(*axes.get_legend_handles_labels())}
+    figure.legend(named.values(), named.keys(), loc='outside right center')
     return figure
 
 
 def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4., 4.),
               **options) -> tuple[Figure, Sequence[Axes]]:
-    """Return a new figure with a panel for each name, and the axes of the panels. There is room for
-    a legend.
-
-    Args:
-        names: Titles of the panels.
-        title: Title of the figure.
-        size: Width and height of a panel, in inches.
-    """
+    """Return a figure with a panel for each name, with room for a legend, and its axes."""
     width = max(8., size[0] * len(names) + 2.2)  # titles are wide
     figure = Figure(figsize=(width, size[1]), layout='constrained')
     panels = figure.subplots(1, len(names), squeeze=False, **options)[0]
@@ -93,37 +65,11 @@ def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4.,
     return figure, panels
 
 
-def plot(axes: Axes, rows: list[dict], x: str, column: str, **style) -> None:
-    """Draw a curve of the values of ``column`` over the column ``x``, with error bars where
-    deviations are known."""
-    rows = [row for row in rows if row.get(column) is not None]
+def _curve(axes: Axes, rows: list[dict], x: str, column: str, label: str) -> None:
+    rows = [row for row in rows if None not in (row.get(column), row.get(x))]
     axes.errorbar([row[x] for row in rows], [row[column] for row in rows],
                   *([row.get(spread_of(name)) or 0. for row in rows] for name in (column, x)),
-                  **{'marker': 'o', 'capsize': 3, **style})
-
-
-def history(run: Path, column: str) -> tuple[list[int], list[float]]:
-    """Return the steps and the values of a column in the metrics of a run, as two lists. Both lists
-    are empty if the run has no such column."""
-    with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
-        rows = [row for row in csv.DictReader(file) if row.get(column)]
-    return [int(row['step']) for row in rows], [float(row[column]) for row in rows]
-
-
-def plot_histories(axes: Axes, runs: Sequence[Path], column: str, factor: float = 1.,
-                   label: str | None = None, **style) -> None:
-    """Draw a curve over training steps for each run, with the values of ``column`` of its metrics,
-    multiplied by ``factor``. Only the first curve has the label."""
-    for number, run in enumerate(runs):
-        steps, values = history(run, column)
-        axes.plot(steps, [factor * value for value in values],
-                  label=None if number else label, **style)
-
-
-def split(rows: list[dict], column: str) -> dict[str, list[dict]]:
-    """Group rows by the value of a column. Values are in the order of their first occurrence."""
-    return {value: [row for row in rows if row.get(column) == value]
-            for value in dict.fromkeys(row.get(column) for row in rows)}
+                  marker='o', capsize=3, label=label)
 
 
 def _by_name(draw: Callable, rows: list[dict], label: str, columns: Sequence[str], title: str, *,
@@ -148,7 +94,12 @@ def _by_name(draw: Callable, rows: list[dict], label: str, columns: Sequence[str
         axes.set(xlabel=column, yticks=range(len(names)), yticklabels=names)
         axes.margins(x=0.25)
     panels[0].invert_yaxis()
-    _legend(figure, panels, kinds if series else [])
+    colours = [panels[0].scatter([], [], color=f'C{number}', label=kind)
+               for number, kind in enumerate(kinds if series else ())]
+    drawn = {line.get_label(): line for axes in panels for line in axes.get_lines()
+             if not line.get_label().startswith('_')}
+    if handles := [*colours, *drawn.values()]:
+        figure.legend(handles=handles, loc='outside lower center', ncols=4)
     return figure
 
 
@@ -162,13 +113,3 @@ def _bar(axes: Axes, y: float, height: float, row: dict, column: str, colour: st
 
 def _point(axes: Axes, y: float, height: float, row: dict, column: str, colour: str) -> None:
     axes.errorbar(row[column], y, xerr=row.get(spread_of(column)), fmt='o', color=colour, capsize=3)
-
-
-def _legend(figure: Figure, panels: Sequence[Axes], kinds: list[str]) -> None:
-    colours = [panels[0].scatter([], [], color=f'C{number}', label=kind)
-               for number, kind in enumerate(kinds)]
-    lines = {line.get_label(): line for axes in panels for line in axes.get_lines()
-             if not line.get_label().startswith('_')}
-    handles = [*colours, *lines.values()]
-    if handles:
-        figure.legend(handles=handles, loc='outside lower center', ncols=4)

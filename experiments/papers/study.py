@@ -1,14 +1,17 @@
-"""The scale, the results and the shared runs of a study."""
+"""A study: its scale, the models that it trains, and the runner that makes its table and figure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import lightning as L
 from filelock import FileLock
+from jsonargparse.typing import PositiveInt
 from matplotlib.figure import Figure
 
 from experiments import train
@@ -17,107 +20,210 @@ from experiments.runs.config_file import built
 from experiments.runs.figures import report_figure
 from experiments.runs.load_run import load_run
 from experiments.runs.once import train_once
+from experiments.runs.summary import read_summary, spread
 from experiments.runs.tables import report
+from graphattn.patterns import Pattern
 from graphattn.utils.files import check_folder
 from graphattn.utils.reading import read_yaml
 
 ScaleName = Literal['smoke', 'small', 'paper']
+HERE = Path(__file__).parent
+SHIPPED = HERE.parent / 'configs'
+ENCODER = '--model.init_args.model.init_args.encoder.init_args'
+SOURCE = f'{ENCODER}.source'
+HOPS, TELEPORT = 5, 0.1  # of Diffuser, Sec. "Ablation Studies"
+DENSITY = 'density, %'
+ACCURACY = {'accuracy, %': ('accuracy', 100.)}
+
+
+class Table(NamedTuple):
+    """What a study finds: the rows of its table, a figure, what the data are, and more figures."""
+
+    rows: list[dict]
+    figure: Figure
+    about: str = ''
+    others: dict[str, Figure] = {}
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study that repeats results of a paper, at one of several scales.
-
-    ``out/scale/name`` contains its results, and ``out/scale/runs`` contains its runs.
+    """A study at a scale. The folder ``out/scale`` holds the runs, which all studies share.
 
     Args:
-        name (str): Name of the study.
-        scale (str): ``'smoke'`` is a quick test, ``'small'`` takes minutes on two cores, and
-            ``'paper'`` has the paper's sizes. Each study documents other differences.
-        out (Path): The folder of all studies. Studies share runs.
-
-    Raises:
-        ValueError: The folder is not writable.
+        scale: Scale of the study: smoke, small or paper.
+        out: The folder of all studies.
     """
 
     name: str
-    scale: ScaleName
-    out: Path
+    scale: ScaleName = 'small'
+    out: Path = Path('runs/studies')
 
     def __post_init__(self):
         check_folder('out', self.folder)
 
     @property
+    def shared(self) -> Path:
+        return self.out / self.scale
+
+    @property
     def folder(self) -> Path:
-        """Return the folder for the results of this study."""
-        return self.out / self.scale / self.name
+        return self.shared / self.name
 
     @property
     def cache(self) -> tuple[str, str]:
-        """Return the options that make a run cache its data in a folder of this scale."""
-        return '--data.init_args.cache', str(self.out / self.scale / 'cache')
+        return '--data.init_args.cache', str(self.shared / 'cache')
+
+    def configs(self, paper: str, name: str) -> tuple[Path, ...]:
+        """Return a config of a paper's studies; at the scale smoke, it may change the small one."""
+        scales = ('small', 'smoke') if self.scale == 'smoke' else (self.scale,)
+        return tuple(path for scale in scales
+                     if (path := HERE / paper / 'configs' / scale / f'{name}.yaml').exists())
 
     def trained(self, run: str, *options: str) -> Path:
-        """Run ``experiments.train fit`` with some options once, and return the folder of the run.
-
-        If a run with the same options is finished, it is reused. If it was killed, it is resumed.
-        Studies may run concurrently: a study waits for a run that another study is training.
-
-        Args:
-            run (str): Name of the run's folder.
-            *options: Command-line options. Configs are compared by content.
-
-        Returns:
-            The run's folder.
-
-        Raises:
-            ValueError: The folder contains a run with other options.
-        """
-        folder = self.out / self.scale / 'runs' / run
+        """Train a model with options of ``experiments.train`` once, and return its folder."""
+        folder = self.shared / 'runs' / run
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f'{folder}.lock'):
-            self._train(folder, options)
+        with FileLock(f'{folder}.lock'):  # another study may be training it
+            train_once(train.main, folder, options, f'\n{self.name}: {run}')
         return folder
 
-    def _train(self, folder: Path, options: tuple[str, ...]) -> None:
-        train_once(train.main, folder, options, f'\n{self.name}: {folder.name}')
-
     def made(self, name: str, build: Callable[[Path], object]) -> Path:
-        """Return a folder that all studies of a scale share, after building it once.
-
-        Args:
-            name (str): Name of the folder.
-            build (Callable): A function that builds the folder, called if it is missing. It must
-                leave the folder complete or absent.
-        """
-        folder = self.out / self.scale / name
+        """Return a folder of data, after ``build`` has made it, complete or not at all."""
+        folder = self.shared / name
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f'{folder}.lock'):
             if not folder.exists():
                 build(folder)
         return folder
 
-    def report(self, rows: list[dict], figure: Figure, about: str = '', **others: Figure) -> None:
-        """Print the rows of a table and a description, and write the rows and the figure to the
-        study's folder.
-
-        Further figures, ``others``, are written to files of their names.
-
-        Args:
-            rows: Rows of the table.
-            figure: The main figure.
-            about: Description of the data.
-        """
-        if about:
-            print(f'\n{about}')
-        report(rows, 'table', self.folder)
-        for name, drawn in {'figure': figure, **others}.items():
+    def report(self, table: Table) -> None:
+        if table.about:
+            print(f'\n{table.about}')
+        report(table.rows, 'table', self.folder)
+        for name, drawn in {'figure': table.figure, **table.others}.items():
             report_figure(drawn, name, self.folder)
 
 
+@dataclass(frozen=True)
+class Trained(Study):
+    """A study of models that are trained with several seeds.
+
+    Args:
+        seeds: Number of trainings of each kind.
+    """
+
+    seeds: PositiveInt | None = None
+
+    def each(self, smoke: int, small: int, paper: int) -> range:
+        return range(self.seeds or {'smoke': smoke, 'small': small, 'paper': paper}[self.scale])
+
+
+class Attention(NamedTuple):
+    """A kind of attention: the name of its runs, a pattern or options of a source, and hops."""
+
+    name: str
+    edges: Pattern | tuple[str, ...]
+    hops: int = 1
+    teleport: float = 0.
+    more: tuple[str, ...] = ()  # options of the training
+
+    def diffused(self, hops: int = HOPS, teleport: float = TELEPORT) -> Attention:
+        return self._replace(hops=hops, teleport=teleport)
+
+    def options(self, seed: int) -> list[str]:
+        edges = self.edges
+        if isinstance(edges, Pattern):  # built with the seed of the run, for all layers
+            edges = source_option(edges, seed=seed), f'{ENCODER}.share_source', 'true'
+        return [*edges, f'{ENCODER}.hops', str(self.hops),
+                f'{ENCODER}.teleport', str(self.teleport), *self.more]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Trainings that share a prefix of their names, configs, and further options."""
+
+    study: Study
+    name: str
+    configs: tuple[Path | str, ...]
+    options: tuple[str, ...] = ()
+
+    def fit(self, name: str, seed: int, *options: str) -> Path:
+        return self.study.trained(
+            f'{self.name}-{name}-{seed}', *config_options(*self.configs), *self.options,
+            '--seed_everything', str(seed), '--data.init_args.seed', str(seed), *options)
+
+    def trained(self, attention: Attention, seed: int, *options: str) -> Path:
+        name = f'{attention.name}-{attention.hops}-{attention.teleport:g}'
+        return self.fit(name, seed, *attention.options(seed), *options)
+
+    def scored(self, attention: Attention, seeds: range,
+               metrics: dict[str, tuple[str, float]] = ACCURACY) -> dict[str, float | None]:
+        return over_seeds((self.trained(attention, seed) for seed in seeds), metrics)
+
+
+def config_options(*configs: Path | str) -> list[str]:
+    """Return the options that name configs, as files or JSON; later ones override earlier ones."""
+    return [part for config in configs for part in ('--config', str(config))]
+
+
+def pattern_source(pattern: Pattern | str | Path | Sequence[Pattern], **arguments) -> dict:
+    """Return the config of a PatternSource, with one pattern for all heads or one for each."""
+    said = list(map(str, pattern)) if isinstance(pattern, list | tuple) else str(pattern)
+    return {'class_path': 'graphattn.sources.PatternSource',
+            'init_args': {'pattern': said, **arguments}}
+
+
+def source_option(pattern: Pattern | str, **arguments) -> str:
+    return f'{SOURCE}={json.dumps(pattern_source(pattern, **arguments))}'
+
+
+def over_seeds(runs: Iterable[Path],
+               metrics: dict[str, tuple[str, float]] = ACCURACY) -> dict[str, float | None]:
+    """Return columns with the mean and deviation of metrics over runs, and the mean density.
+
+    A column has the name of a metric in summary.json, and a factor.
+    """
+    reports = [read_summary(run) for run in runs]
+    scores: dict[str, float | None] = {}
+    for column, (metric, factor) in metrics.items():
+        scores |= mean_and_spread(column, [factor * report[metric] for report in reports])
+    # Baselines have no edges.
+    density = [100 * value for report in reports for value in report['density'].values()]
+    return {**scores, DENSITY: mean(density)}
+
+
+def mean(values: Iterable[float]) -> float | None:
+    values = [*values]
+    return statistics.mean(values) if values else None
+
+
+def mean_and_spread(column: str, values: Sequence[float],
+                    name: str | None = None) -> dict[str, float | None]:
+    """Return two columns: a mean, and a deviation, whose column may have another name."""
+    return {column: mean(values), spread_of(name or column): spread(values)}
+
+
+def spread_of(column: str) -> str:
+    """Return the column of a deviation, ``accuracy, spread`` for ``accuracy, %``."""
+    return f'{column.partition(",")[0]}, spread'
+
+
+def split(rows: list[dict], column: str) -> dict[str, list[dict]]:
+    return {value: [row for row in rows if row.get(column) == value]
+            for value in dict.fromkeys(row.get(column) for row in rows)}
+
+
+def chosen(what: str, asked: Sequence[str], known: Iterable[str],
+           between: str = ', ', at: str = '') -> tuple[str, ...]:
+    """Return the names that the option ``what`` asks for, if all are known."""
+    if unknown := [name for name in asked if name not in known]:
+        raise ValueError(f"'{what}' must contain only names from {between.join(known)}{at} (got "
+                         f"{between.join(unknown)})")
+    return tuple(asked)
+
+
 def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
-    """Load a finished run. Return its module, its data, and a trainer with the settings of its
-    test."""
+    """Load a finished run: its module, its data, and a trainer with the settings of its test."""
     trained = load_run(run)
     trainer = L.Trainer(
         default_root_dir=run, limit_test_batches=trained.config['trainer']['limit_test_batches'],
@@ -126,6 +232,11 @@ def restored(run: Path) -> tuple[Training, L.LightningDataModule, L.Trainer]:
     return trained.module, trained.data, trainer
 
 
+def tested(run: tuple[Training, L.LightningDataModule, L.Trainer], metric: str) -> float:
+    module, data, trainer = run
+    metrics, = trainer.test(module, data, verbose=False)
+    return metrics[f'test/{metric}']
+
+
 def data_of(run: Path) -> L.LightningDataModule:
-    """Return the data module that a finished run was trained on."""
     return built(read_yaml(run / 'config.yaml'), data=L.LightningDataModule).data

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.commands import COMMANDS as QUESTIONS
-from experiments import benchmarks, cli, papers
+from experiments import cli
 from tests.forked import forked
 
 
@@ -24,7 +24,7 @@ def started(monkeypatch):
 @pytest.mark.parametrize('arguments, module, rest', [
     ('train --trainer.max_epochs 1', 'experiments.train', 'fit --trainer.max_epochs 1'),
     ('test --ckpt_path x', 'experiments.train', 'test --ckpt_path x'),
-    ('study two_hop --scale smoke', 'experiments.papers.diffuser.two_hop', '--scale smoke'),
+    ('study two_hop --scale smoke', 'experiments.papers.runner', 'two_hop --scale smoke'),
     ('benchmark layer --quick', 'experiments.benchmarks.layer', '--quick'),
     ('spectrum --n 8', 'analysis', 'spectrum --n 8'),
     ('compile --float64', 'experiments.compile', '--float64'),
@@ -36,8 +36,7 @@ def test_a_command_is_a_module(arguments, module, rest, started):
 
 
 COMMANDS = ['train', 'compile', 'predict', *QUESTIONS, *(
-    f'{group} {path.stem}' for group, package in (('study', papers), ('benchmark', benchmarks))
-    for path in Path(package.__path__[0]).rglob('*.py') if '__main__' in path.read_text())]
+    f'{group} {name}' for group, package in cli.GROUPS.items() for name in cli._runnable(package))]
 ANSWER = """
 import contextlib, sys
 from experiments import cli

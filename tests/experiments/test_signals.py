@@ -37,7 +37,7 @@ sys.meta_path.insert(0, Sender())
     (('-m', 'experiments.train', 'fit'), 'lightning', signal.SIGTERM),
     (('-m', 'experiments.predict'), 'numpy._core', signal.SIGINT),  # NumPy makes it an ImportError
     (('-m', 'experiments.benchmarks.layer'), 'torch', signal.SIGINT),
-    (('-m', 'experiments.papers.diffuser.two_hop'), 'torch', signal.SIGTERM),
+    (('-m', 'experiments.papers.runner', 'two_hop'), 'torch', signal.SIGTERM),
     (('-m', 'experiments.cli', 'info'), 'experiments.cli', signal.SIGINT),
     (('-m', 'analysis', 'spectrum'), 'analysis.spectrum', signal.SIGTERM),
     (('-m', 'analysis', 'report'), 'matplotlib', signal.SIGINT)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,10 +16,9 @@ from matplotlib.figure import Figure
 from analysis.commands import COMMANDS
 from experiments import train
 from experiments.benchmarks.measure import run_benchmark
-from experiments.papers.diffuser import bag_of_words, rolling
-from experiments.papers.sparsebert import glue_table, masks, planted
+from experiments.papers import runner
+from experiments.papers.sparsebert import glue_table
 from experiments.runs.command import run_or_exit
-from experiments.runs.command_line import run_function
 from tests.fuzz.budget import cases
 
 HERE = {'folder': '.', 'file': 'file.txt', 'below a file': 'file.txt/x', 'no folder': '/proc/x/y'}
@@ -48,7 +46,7 @@ QUESTIONS = {
 }
 GRAPHS = ['--n', '--out', '--pattern', '--seed', '--samples', '--example', '--graph',
           '--checkpoint', '--unknown', '']
-STUDIES = {study.__name__.split('.')[-1]: study for study in (masks, planted, rolling)}
+STUDIES = 'masks', 'planted', 'rolling'
 BENCHMARKS = ['attention', 'diffusion', 'layer', 'length', 'sampler', 'scaling', 'windows']
 
 
@@ -111,27 +109,12 @@ def test_benchmarks(name, given):
     check(lambda: run_benchmark(main, [*listed(given), '--out', 'file.txt']))
 
 
-def on_command_line(command: Callable[[], object], *arguments: str) -> None:
-    before = sys.argv
-    sys.argv = ['command', *arguments]
-    try:
-        check(command)
-    finally:
-        sys.argv = before
-
-
 @pytest.mark.parametrize('name', STUDIES)
 @cases(4)
 @given(given=options('--scale', '--seeds', '--corpus', '--glue', '--tasks', '--documents',
                      '--unknown', ''))
 def test_studies(name, given):
-    on_command_line(lambda: run_function(STUDIES[name].main), *listed(given), '--out', 'file.txt')
-
-
-@cases(4)
-@given(given=options('--documents', '--unknown', '', '--documents.path'))
-def test_bag_of_words(given):
-    on_command_line(lambda: run_function(bag_of_words.main), *listed(given))
+    check(lambda: run_or_exit(lambda: runner.run_words(name, *listed(given), '--out', 'file.txt')))
 
 
 @cases(12)

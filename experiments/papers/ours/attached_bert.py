@@ -1,9 +1,7 @@
 """A wrapper of a model of transformers, for this project's training on masked tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 from torch import Tensor, nn
 from torch_geometric.utils import to_dense_batch
@@ -16,54 +14,18 @@ from graphattn.hugging_face import attach
 from graphattn.sources import GraphSource
 
 
-class Positions(NamedTuple):
-    """Rotary positions of ModernBERT, which have no parameters. This object replaces position
-    embeddings in code that reads their size."""
-
-    num_embeddings: int
-
-
-class Embeddings(NamedTuple):
-    """The embeddings of a ModernBERT, under the attribute names by which data modules and training
-    read the sizes of an encoder."""
-
-    token_embedding: nn.Embedding
-    position_embedding: Positions
-    segment_embedding: None = None
-
-
 class AttachedBert(nn.Module):
-    """``transformers.ModernBertForMaskedLM`` as a masked language model of this project.
+    """A ModernBERT of transformers, maybe attached to a graph, as a masked language model."""
 
-    Its interface is that of :class:`graphattn.models.MaskedLanguageModel`.
-
-    BERT (2018) adds position embeddings to tokens. At this size, its loss then stays on a plateau
-    for thousands of steps, because the model does not yet use positions. With rotary positions, the
-    loss leaves the plateau within a few hundred steps.
-
-    Args:
-        num_tokens (int): Size of the vocabulary; token 0 is padding.
-        max_length (int): Maximum number of tokens of a sequence.
-        channels (int): Size of each token.
-        heads (int): Number of attention heads.
-        num_layers (int): Number of layers, all with full attention.
-        hidden_channels (int, optional): Hidden size and number of gates of the feed-forward
-            networks. If omitted, ``2 * channels``.
-        along (GraphSource or str, optional): Source or pattern for
-            :func:`graphattn.hugging_face.attach`. If omitted, the model keeps its own attention.
-        pretrained (str, optional): A checkpoint to initialise the model from, of an
-            ``AttachedBert`` without ``along``.
-
-    Raises:
-        ValueError: The checkpoint is damaged, or does not fit the model.
-    """
+    # BERT (2018) adds position embeddings to tokens. At this size, its loss then stays on a plateau
+    # for thousands of steps, which it leaves within a few hundred with rotary positions.
 
     def __init__(self, num_tokens: int, max_length: int, channels: int, heads: int,
                  num_layers: int, hidden_channels: int | None = None,
                  along: GraphSource | str | None = None, pretrained: str | None = None):
         from transformers import ModernBertConfig, ModernBertForMaskedLM
         super().__init__()
-        self.positions = Positions(max_length)
+        self.max_length = max_length
         self.bert = ModernBertForMaskedLM(ModernBertConfig(
             vocab_size=num_tokens, max_position_embeddings=max_length, hidden_size=channels,
             num_attention_heads=heads, num_hidden_layers=num_layers,
@@ -79,24 +41,17 @@ class AttachedBert(nn.Module):
             attach(self.bert, along)
 
     @property
-    def encoder(self) -> Embeddings:
-        """Return an object with the sizes of the model's embeddings, which data modules read from
-        an encoder."""
-        return Embeddings(self.bert.get_input_embeddings(), self.positions)
+    def encoder(self) -> SimpleNamespace:
+        """What data modules read of an encoder: the sizes of its embeddings."""
+        return SimpleNamespace(
+            token_embedding=self.bert.get_input_embeddings(), segment_embedding=None,
+            position_embedding=SimpleNamespace(num_embeddings=self.max_length))
 
     def forward(
         self, tokens: Tensor, ptr: Tensor, *, segments: None = None, selected: Tensor,
         return_graphs: bool = False,
     ) -> tuple[Tensor, None, list[BipartiteGraph | PairMask]]:
-        """Return the logits of the selected tokens, ``None``, and the sampled graphs of the batch.
-
-        Args:
-            tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
-            ptr (Tensor): The start of each sequence, int64 ``[num_sequences + 1]``.
-            segments (None): Must be ``None``; segments are unsupported.
-            selected (Tensor): Positions of the tokens to predict, int64 ``[num_selected]``.
-            return_graphs (bool): Ignored; graphs are always returned.
-        """
+        """Return the logits of the selected tokens, ``None``, and the sampled graphs."""
         graphs: list[BipartiteGraph | PairMask] = []
         hooks = [module.register_forward_hook(lambda _, given, graph: graphs.append(graph))
                  for module in self.modules() if isinstance(module, GraphSource)]

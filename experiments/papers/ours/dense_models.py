@@ -1,7 +1,5 @@
 """Small dense language models, trained on the documentation of the installed Python."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from itertools import chain
@@ -14,7 +12,7 @@ from torch import nn
 
 from experiments.data.text.corpus import is_held_out, read_documents
 from experiments.data.text.tokenizer import special_tokens, train_tokenizer
-from experiments.papers.diffuser.pretraining import local_corpus
+from experiments.papers.local_data import documentation
 from experiments.papers.ours.attached_bert import AttachedBert
 from experiments.papers.study import Study
 from experiments.surgery import Adaptation, adapt, loss_of
@@ -28,8 +26,6 @@ MASK = 4  # the id of [MASK]
 
 
 class Sizes(NamedTuple):
-    """The sizes of the vocabulary, the sequences and the models, and of their training."""
-
     vocab: int
     length: int
     channels: int
@@ -48,21 +44,8 @@ SIZES = {'smoke': Sizes(120, 32, 16, 2, {'gpt2': 2, 'modernbert': 1},
 
 
 def dense_model(study: Study, kind: Kind) -> Path:
-    """Train a model once, and return its folder, which also contains the sequences ``ids.npy``.
-
-    The first 64 sequences are of documents that the model was not trained on.
-
-    Args:
-        study: The study, whose scale determines the sizes.
-        kind: ``'gpt2'`` or ``'modernbert'``.
-    """
+    """Train a model once; its folder has sequences ``ids.npy``, the first 64 of them held out."""
     return study.made(f'dense-{kind}', partial(_build, study, kind))
-
-
-def mask_of(kind: Kind) -> int | None:
-    """Return the id of the mask token of a kind of model, or ``None`` for a model of next
-    tokens."""
-    return MASK if kind == 'modernbert' else None
 
 
 def _build(study: Study, kind: Kind, folder: Path) -> None:
@@ -70,7 +53,8 @@ def _build(study: Study, kind: Kind, folder: Path) -> None:
     tokens = _sequences(study, sizes)
     torch.manual_seed(0)
     model = _untrained(kind, sizes)
-    adapt(model, torch.from_numpy(tokens[HELD_OUT:]), loss_of(model, mask_of(kind)),
+    mask = MASK if kind == 'modernbert' else None
+    adapt(model, torch.from_numpy(tokens[HELD_OUT:]), loss_of(model, mask),
           Adaptation(sizes.steps[kind], lr=3e-3, batch_size=sizes.batch_size))
     with new_folder(folder) as temporary:
         model.save_pretrained(temporary)
@@ -78,9 +62,8 @@ def _build(study: Study, kind: Kind, folder: Path) -> None:
 
 
 def _sequences(study: Study, sizes: Sizes) -> np.ndarray:
-    """Return the tokens of all documents in sequences of equal length, int64
-    ``[sequences, length]``. Documents that are held out come first."""
-    documents = [*read_documents(local_corpus(study))]
+    """Return the tokens of all documents in sequences of equal length, with held-out ones first."""
+    documents = [*read_documents(documentation(study))]
     random.Random(0).shuffle(documents)
     documents.sort(key=is_held_out, reverse=True)
     texts = [' '.join(document) for document in documents]

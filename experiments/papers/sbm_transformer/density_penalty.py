@@ -1,52 +1,26 @@
-r"""Accuracy against density (SBM-Transformer, Tables 2, 8 and 9).
-
-    python -m experiments.papers.sbm_transformer.density_penalty --scale small
-
-The study trains block models with :math:`\lambda` times their mean density added to the loss. For
-lambda = 0, block models with fixed self-loops (``+I``, as opposed to ``+0``) are trained as well.
-They are compared with full attention, with a window, with tokens that attend only to themselves,
-and with baselines without attention: the most frequent class, token counts, and for ListOps the
-root.
-
-Scales below ``paper`` replace images by digits of 8 x 8 pixels, and use larger lambdas, because
-they have fewer steps. Densities are measured on the test part, without exploration. The authors'
-code keeps exploration, so its densities cannot fall below 1 %. Here, densities can fall below 1 %.
-Most edges of the training were then due to exploration. Without these edges, the accuracy can fall
-below that of tokens that attend only to themselves.
-"""
-
-from __future__ import annotations
+"""Accuracy against density (SBM-Transformer, Tables 2, 8 and 9)."""
 
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
-
 from experiments.data.sequences import SequenceData
 from experiments.data.token_counts import token_counts_accuracy
-from experiments.papers.figures import panels_of, plot, split
-from experiments.papers.runs import mean_and_spread
-from experiments.papers.sbm_transformer.density_runs import (
-    SELF_LOOPS,
-    TASKS,
-    WEIGHTS,
-    DensityRuns,
-    density_study,
-)
-from experiments.papers.sbm_transformer.long_range_runs import glances
-from experiments.papers.study import ScaleName
-from experiments.runs.command_line import run_function
+from experiments.papers.figures import curves
+from experiments.papers.sbm_transformer.density import SELF_LOOPS, TASKS, Densities, DensityStudy
+from experiments.papers.sbm_transformer.long_range import glances
+from experiments.papers.study import DENSITY, Table, mean_and_spread
 from experiments.runs.summary import read_summary
 from graphattn.patterns import Full, SlidingWindow
 
 FULL, WINDOW, ALONE, SAMPLED, WITH_LOOPS = 'full', 'window', 'itself alone', 'SBM +0', 'SBM +I'
+# Densities are of the test part, without exploration, which the authors' code keeps. Where most of
+# the edges in training were due to it, tokens that see only themselves can be more accurate.
 RADIUS = {'smoke': 8, 'small': 8, 'paper': 32}
 AVERAGE = 'average'
 COLUMNS = (*TASKS['paper'], AVERAGE)
 # The paper's accuracy, density, and the deviation of each, in per cent (Tables 8 and 9).
+PRINTED = 'accuracy', 'accuracy, spread', 'density', 'density, spread'
 PAPER = {
     (FULL, None): dict(zip(COLUMNS, (
         (37.22, 0.52), (64.93, 0.46), (79.55, 1.22), (40.38, 0.76), (74.26, 0.57),
@@ -69,51 +43,47 @@ PAPER = {
     (WITH_LOOPS, '0'): dict(zip(COLUMNS, (
         (37.60, 0.38, 24.64, 2.49), (64.09, 1.39, 25.64, 0.64), (79.74, 0.27, 24.26, 5.21),
         (40.64, 0.72, 24.54, 3.98), (74.93, 0.32, 23.84, 3.59), (59.40, 0.20))))}
-MARKERS = {FULL: 's', WINDOW: 'D', ALONE: 'v', SAMPLED: 'o', WITH_LOOPS: '^'}
 
 
-def main(scale: ScaleName = 'small', **kwargs) -> None:
-    """Train block models with several penalties on density, and compare their accuracies.
-
-    Args:
-        scale: Scale of the study: smoke, small or paper.
-        **kwargs: Arguments of :func:`density_study`.
-    """
-    of_tasks, seeds = density_study('density_penalty', scale, **kwargs)
-    data = {runs.task: runs.read() for runs in of_tasks}  # missing data fail early
-    rows = []
-    for runs in of_tasks:
-        rows += _task(runs, data[runs.task], seeds, scale)
-    if len(of_tasks) == len(COLUMNS) - 1:
-        rows += _averages(rows)
+def main(study: DensityStudy) -> Table:
+    tasks = study.asked()
+    data = {runs.task: runs.read() for runs in tasks}  # missing data fail early
+    rows = [row for runs in tasks for row in _task(runs, data[runs.task])]
+    levels = {runs.task: {row['attention']: row['accuracy, %'] for row in rows
+                          if row['task'] == runs.task and DENSITY not in row} for runs in tasks}
     about = '; '.join(f'{task}: {some.about}' for task, some in data.items())
-    of_tasks[0].study.report(rows, _draw(rows, about), about)
+    title = ('Accuracy over density, means and deviations of the seeds. The paper: little is lost '
+             f'down to a few per cent.\n{about}')
+    figure = curves([row for row in rows if DENSITY in row], DENSITY, ['accuracy, %'], title,
+                    panel='task', series='attention', ylabel='test accuracy, %', levels=levels,
+                    log=True)
+    return Table(rows + (_averages(rows) if len(tasks) == len(TASKS['paper']) else []), figure,
+                 about)
 
 
-def _task(runs: DensityRuns, data: SequenceData, seeds: range, scale: ScaleName) -> list[dict]:
-    fixed = {FULL: Full(), WINDOW: SlidingWindow(RADIUS[scale]), ALONE: SELF_LOOPS}
-    rows = [_row(runs.task, name, None, [runs.along(name.replace(' ', '_'), pattern, seed)
-                                         for seed in seeds]) for name, pattern in fixed.items()]
-    rows += [_row(runs.task, SAMPLED, weight, [runs.sampled(weight, seed) for seed in seeds])
-             for weight in WEIGHTS[scale]]
-    rows.append(_row(runs.task, WITH_LOOPS, '0', [runs.sampled('0', seed, self_loops=True)
-                                                  for seed in seeds]))
+def _task(runs: Densities, data: SequenceData) -> list[dict]:
+    fixed = {FULL: Full(), WINDOW: SlidingWindow(RADIUS[runs.study.scale]), ALONE: SELF_LOOPS}
+    rows = [_row(runs.task, name, None, runs.along(name.replace(' ', '_'), pattern))
+            for name, pattern in fixed.items()]
+    rows += [_row(runs.task, SAMPLED, weight, runs.sampled(weight))
+             for weight in runs.study.weights]
+    rows.append(_row(runs.task, WITH_LOOPS, '0', runs.sampled('0', self_loops=True)))
     guesses = {**glances(runs.task, data), 'counts of tokens': token_counts_accuracy(data)}
+    rows += [{'task': runs.task, 'attention': name, 'accuracy, %': 100 * accuracy}
+             for name, accuracy in guesses.items()]
     for row in rows:
         row['below full, points'] = rows[0]['accuracy, %'] - row['accuracy, %']
-    return rows + [{'task': runs.task, 'attention': name, 'accuracy, %': 100 * accuracy,
-                    'below full, points': rows[0]['accuracy, %'] - 100 * accuracy}
-                   for name, accuracy in guesses.items()]
+    return rows
 
 
 def _row(task: str, attention: str, weight: str | None, runs: Sequence[Path]) -> dict:
     reports = [read_summary(run) for run in runs]
-    accuracy = [100 * report['accuracy'] for report in reports]
-    density = [100 * statistics.mean(report['density'].values()) for report in reports]
     return {
         'task': task, 'attention': attention, 'lambda': weight,
-        **mean_and_spread('accuracy, %', accuracy), 'below full, points': None,
-        **mean_and_spread('density, %', density),
+        **mean_and_spread('accuracy, %', [100 * report['accuracy'] for report in reports]),
+        'below full, points': None,
+        **mean_and_spread(DENSITY, [100 * statistics.mean(report['density'].values())
+                                    for report in reports]),
         'heads without edges': statistics.mean(len(report['heads_without_edges'])
                                                for report in reports),
         **_paper(task, attention, weight)}
@@ -121,13 +91,11 @@ def _row(task: str, attention: str, weight: str | None, runs: Sequence[Path]) ->
 
 def _paper(task: str, attention: str, weight: str | None) -> dict[str, float | None]:
     figures = PAPER.get((attention, weight), {}).get(task, ())
-    names = 'accuracy', 'accuracy, spread', 'density', 'density, spread'
     return {f'paper, {name}': figures[number] if number < len(figures) else None
-            for number, name in enumerate(names)}
+            for number, name in enumerate(PRINTED)}
 
 
 def _averages(rows: list[dict]) -> list[dict]:
-    """Return a row for each kind of attention, with its averages over the five tasks."""
     averages = []
     for attention, weight in dict.fromkeys((row['attention'], row.get('lambda')) for row in rows):
         same = [row for row in rows if (row['attention'], row.get('lambda')) == (attention, weight)]
@@ -135,40 +103,6 @@ def _averages(rows: list[dict]) -> list[dict]:
             averages.append({
                 'task': AVERAGE, 'attention': attention, 'lambda': weight,
                 **{column: statistics.mean(row[column] for row in same)
-                   for column in ('accuracy, %', 'below full, points', 'density, %')
+                   for column in ('accuracy, %', 'below full, points', DENSITY)
                    if column in same[0]}, **_paper(AVERAGE, attention, weight)})
     return averages
-
-
-def _draw(rows: list[dict], about: str) -> Figure:
-    title = ('Accuracy over density, means and deviations of the seeds. The paper: little is lost '
-             f'down to a few per cent.\n{about}')
-    parts = split(rows, 'task')
-    figure, panels = panels_of(list(parts), title, (4.6, 5.2))
-    for axes, of_task in zip(panels, parts.values()):
-        _draw_task(axes, of_task)
-    panels[0].set_ylabel('test accuracy, %')
-    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
-    return figure
-
-
-def _draw_task(axes: Axes, rows: list[dict]) -> None:
-    for colour, (name, marker) in enumerate(MARKERS.items()):
-        own = [row for row in rows if row['attention'] == name]
-        plot(axes, own, 'density, %', 'accuracy, %', marker=marker, color=f'C{colour}', label=name)
-        for number, row in enumerate(own if len(own) > 1 else ()):  # alternately above and below
-            axes.annotate(rf'$\lambda$ = {row["lambda"]}', fontsize='small', color=f'C{colour}',
-                          xy=(row['density, %'], row['accuracy, %']), ha='center',
-                          xytext=(0, -16 if number % 2 else 8), textcoords='offset points')
-    axes.axhspan(rows[0]['accuracy, %'] - 1, rows[0]['accuracy, %'], color='C0', alpha=0.15,
-                 label='a point below full')
-    for number, row in enumerate(row for row in rows if row['attention'] not in MARKERS):
-        axes.axhline(row['accuracy, %'], color='grey', label=row['attention'],
-                     ls=((0, (1 + number, 2))))
-    axes.set(xlabel='density of the test part, %', xscale='log')
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:g}'))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-if __name__ == '__main__':
-    run_function(main)

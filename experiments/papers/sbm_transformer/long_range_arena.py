@@ -1,49 +1,28 @@
-r"""Long Range Arena (SBM-Transformer, Tables 1 and 8; Diffuser, Table S.6).
-
-    python -m experiments.papers.sbm_transformer.long_range_arena --scale small --tasks '[ListOps]'
-
-The study trains a classifier for each task, kind of attention and seed, and tests the epoch that is
-best on the development part. Every table also has a window, and baselines that read almost nothing.
-On ListOps, the operator of the root alone is right in a third of the cases.
-
-The results of the two papers cannot be compared, because their protocols differ. SBM-Transformer
-follows Nystromformer's protocol (``--protocol sbm``), and Diffuser the benchmark's own
-(``--protocol official``). Below the scale ``paper``, results cannot be compared with the printed
-results either.
-
-Three things differ from the papers. The papers' windows are non-overlapping blocks. Their Performer
-under ``sbm`` has ReLU features. Block models are sampled here from the exact distribution with the
-gradient of Eq. 9, whereas the paper's text uses Algorithm 1, and its authors' code differs from
-both. Sinkhorn, Synthesizer and Combiner of Table S.6 are not included.
-"""
-
-from __future__ import annotations
+"""Long Range Arena (SBM-Transformer, Tables 1 and 8; Diffuser, Table S.6)."""
 
 import statistics
 
-from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from experiments.papers.figures import bars
-from experiments.papers.runs import chosen
-from experiments.papers.sbm_transformer.long_range_runs import (
+from experiments.papers.sbm_transformer.long_range import (
     ATTENTIONS,
     BOTH,
     FULL,
     SAMPLED,
     TASKS,
     WINDOW,
-    long_range_study,
+    LongRange,
 )
-from experiments.papers.study import ScaleName
-from experiments.runs.command_line import run_function
+from experiments.papers.study import DENSITY, Table, chosen, over_seeds
 
-SEEDS = {'smoke': 1, 'small': 3, 'paper': 3}
 SMALL = (FULL, WINDOW, 'BigBird', 'Diffuser', 'linear', 'Nystromformer', SAMPLED, BOTH)
 CHOSEN = {'smoke': (FULL, WINDOW, 'Linformer', BOTH), 'small': SMALL, 'paper': ATTENTIONS}
 DEFAULT_TASKS = {'smoke': ('ListOps', 'Retrieval'), 'small': tuple(TASKS), 'paper': tuple(TASKS)}
 AVERAGE = 'average'
 # The papers' accuracies in per cent, in the order of the tasks.
+# They follow different protocols, and differ from this study: their windows are blocks, and block
+# models draw edges by Algorithm 1.
 SBM_TABLE = {
     FULL: (37.22, 64.93, 79.55, 40.38, 74.26),
     'linear, released': (37.46, 64.90, 81.10, 38.48, 74.61),
@@ -68,58 +47,29 @@ PAPER = {'SBM, Table 8': SBM_TABLE, 'its density': SBM_DENSITY,
          'Diffuser, Table S.6': DIFFUSER_TABLE}
 
 
-def main(scale: ScaleName = 'small', attentions: list[str] | None = None, **kwargs) -> None:
-    """Train every kind of attention on every task, and compare the accuracies.
-
-    Args:
-        scale: Scale of the study: smoke, small or paper.
-        attentions: Names of the kinds of attention, besides the window.
-        **kwargs: Arguments of :func:`long_range_study`.
-    """
-    runs, tasks, seeds = long_range_study('long_range_arena', scale, SEEDS[scale],
-                                          DEFAULT_TASKS[scale], **kwargs)
-    names = chosen('attentions', attentions or CHOSEN[scale], ATTENTIONS, '; ')
-    names = tuple(dict.fromkeys([*names, WINDOW]))
+def main(study: LongRange) -> Table:
+    tasks = chosen('tasks', study.tasks or DEFAULT_TASKS[study.scale], TASKS, '; ')
+    names = chosen('attentions', study.attentions or CHOSEN[study.scale], ATTENTIONS, '; ')
+    names, seeds = tuple(dict.fromkeys([*names, WINDOW])), study.each(1, 3, 3)
     rows = []
     for task, name in tqdm([(task, name) for task in tasks for name in names], disable=None):
-        rows.append({'task': task, 'attention': name, **runs.scored(task, name, seeds),
-                     **printed(task, name)})
+        printed = {column: figures[name][list(TASKS).index(task)] if name in figures else None
+                   for column, figures in PAPER.items()}
+        rows.append({'task': task, 'attention': name, **over_seeds(
+            study.classifier(task, name, seed) for seed in seeds), **printed})
+    baselines = {task: study.baselines(task) for task in tasks}
+    noted = [{**row, 'note': f' at {row[DENSITY]:.0f} %'} if row[DENSITY] else row for row in rows]
+    figure = bars(noted, 'attention', ['accuracy, %'], 'Accuracy, and share of the pairs; lines '
+                  f'are baselines.\n{study.about}', panel='task', levels=baselines)
     rows += [average(name, [row for row in rows if row['attention'] == name])
              for name in names if len(tasks) == len(TASKS)]
-    baselines = {task: runs.baselines(task) for task in tasks}
-    guesses = [{'task': task, 'attention': name, 'accuracy, %': accuracy}
-               for task, found in baselines.items() for name, accuracy in found.items()]
-    runs.study.report([*rows, *guesses], draw(rows, baselines, runs.about),
-                      f'{runs.about}; seeds: {len(seeds)}')
-
-
-def printed(task: str, attention: str) -> dict[str, float | None]:
-    """Return the accuracies that papers report for a kind of attention on a task, as columns of the
-    table. Missing results are ``None``."""
-    number = list(TASKS).index(task)
-    return {column: figures[attention][number] if attention in figures else None
-            for column, figures in PAPER.items()}
+    rows += [{'task': task, 'attention': name, 'accuracy, %': accuracy}
+             for task, found in baselines.items() for name, accuracy in found.items()]
+    return Table(rows, figure, f'{study.about}; seeds: {len(seeds)}')
 
 
 def average(attention: str, rows: list[dict]) -> dict:
-    """Return a row with the averages of a kind of attention over all tasks.
-
-    The papers average too, although accuracies of different tasks cannot be compared.
-    """
     means = {column: statistics.mean(row[column] for row in rows)
              if None not in (row[column] for row in rows) else None
-             for column in ('accuracy, %', 'density, %', *PAPER)}
+             for column in ('accuracy, %', DENSITY, *PAPER)}
     return {'task': AVERAGE, 'attention': attention, **means}
-
-
-def draw(rows: list[dict], baselines: dict[str, dict[str, float]], about: str) -> Figure:
-    """Draw the accuracies of all kinds of attention, with a panel for each task. Baselines are
-    lines."""
-    noted = [{**row, 'note': f' at {row["density, %"]:.0f} %'} if row['density, %'] else row
-             for row in rows if row['task'] in baselines]
-    return bars(noted, 'attention', ['accuracy, %'], 'Accuracy, and share of the pairs; lines are '
-                f'baselines.\n{about}', panel='task', levels=baselines)
-
-
-if __name__ == '__main__':
-    run_function(main)

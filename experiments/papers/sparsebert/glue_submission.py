@@ -1,35 +1,27 @@
-r"""Predictions of fine-tuned models on GLUE's test sets, written as files for GLUE's server.
-
-    python -m experiments.papers.sparsebert.glue_submission \
-        --runs runs/glue/NAME/seed0 --glue data/glue --out runs/glue/NAME/submission
-
-``--runs`` is a folder with a run for each task, which
-:mod:`experiments.papers.sparsebert.glue_table` wrote. The server requires the files of all tasks in
-one archive. This includes WNLI and AX, which the papers leave out.
-"""
-
-from __future__ import annotations
+"""Predictions on GLUE's test sets, for runs of ``glue_table``, as files for GLUE's server."""
 
 import csv
 from pathlib import Path
 
 from experiments.data.text.glue_files import TASKS
+from experiments.papers.sparsebert.glue_table import Parser
 from experiments.predict import predictions
-from experiments.runs.command_line import run_function
 from experiments.runs.load_run import Run, load_run
 from graphattn.utils.files import check_folder, write_whole
 
 HIGHEST = 5.  # of STS-B's scores
+SERVER_NAMES = {'test_matched': 'MNLI-m', 'test_mismatched': 'MNLI-mm'}
 
 
-def main(runs: Path, glue: Path, out: Path) -> None:
-    """Predict the test sets of all trained tasks.
+def main(words: list[str]) -> None:
+    parser = Parser(prog='graphattn study glue_submission', description=__doc__.splitlines()[0])
+    parser.add_argument('--runs', type=Path, required=True, help='folder with a run for each task')
+    parser.add_argument('--glue', type=Path, required=True, help='folder of GLUE')
+    parser.add_argument('--out', type=Path, required=True, help='folder of the predictions')
+    submit(**vars(parser.parse_args(words)))
 
-    Args:
-        runs: A folder with a run for each task.
-        glue: GLUE's data, with a folder for each task.
-        out: The folder of the predictions.
-    """
+
+def submit(runs: Path, glue: Path, out: Path) -> None:
     check_folder('out', out)
     trained = [task for task in TASKS if (runs / task / 'summary.json').exists()]
     if not trained:
@@ -39,24 +31,13 @@ def main(runs: Path, glue: Path, out: Path) -> None:
         run = load_run(runs / task)
         for name in TASKS[task].test:
             rows = predicted(run, glue / task / f'{name}.tsv')
-            path = out / f'{server_name(task, name)}.tsv'
+            path = out / f'{SERVER_NAMES.get(name, task)}.tsv'
             write_whole(path, lambda temporary, rows=rows: _write(temporary, rows))
             print(f'{path}: {len(rows):,} rows')
 
 
-def server_name(task: str, name: str) -> str:
-    """Return the file name that GLUE's server expects for a test set of a task."""
-    return {'test_matched': f'{task}-m', 'test_mismatched': f'{task}-mm'}.get(name, task)
-
-
 def predicted(run: Run, path: Path) -> list[tuple[str, str]]:
-    """Predict a test set of GLUE, and return the number of each row with its predicted label or
-    score.
-
-    Args:
-        run: A run that was fine-tuned on the task.
-        path: The file of the test set.
-    """
+    """Return the number of each row of a test set, with its predicted label or score."""
     return [(number, run.classes[row.argmax()] if run.classes else
              f'{row.clip(0., HIGHEST).item():.3f}')
             for numbers, values in predictions(run, path, 2 * run.data.batch_size)
@@ -67,7 +48,3 @@ def _write(path: Path, rows: list[tuple[str, str]]) -> None:
     with path.open('w', encoding='utf-8', newline='') as file:
         csv.writer(file, delimiter='\t', lineterminator='\n').writerows(
             [('index', 'prediction'), *rows])
-
-
-if __name__ == '__main__':
-    run_function(main)

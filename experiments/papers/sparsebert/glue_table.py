@@ -1,15 +1,7 @@
-r"""Fine-tuning of a pre-trained model on GLUE tasks, and a row of the papers' tables.
+"""Fine-tuning on GLUE tasks, and a row of the papers' tables, over all runs of the folder.
 
-    python -m experiments.papers.sparsebert.glue_table \
-        --config experiments/configs/glue/sparsebert.yaml \
-        --pretrained runs/mlm/NAME/checkpoints/last.ckpt \
-        --glue data/glue --tasks CoLA MRPC RTE --out runs/glue/NAME
-
-Other options are passed to ``experiments.train``. The table includes all runs in the folder, so
-tasks may be trained in several calls.
+Other options are passed to ``experiments.train``.
 """
-
-from __future__ import annotations
 
 import argparse
 import statistics
@@ -20,7 +12,6 @@ from typing import NoReturn
 
 from experiments.data.text.glue_files import TASKS
 from experiments.modules.fine_tuning import BEST, LAST
-from experiments.runs.command import run_or_exit
 from experiments.runs.summary import read_results
 from experiments.runs.tables import report
 from graphattn.utils.files import check_folder
@@ -32,23 +23,13 @@ COLUMNS = {'MNLI-m': ('MNLI', 'accuracy/dev_matched'),
               if name != 'MNLI'}}
 
 
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises errors, instead of printing them after the usage."""
-
+class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Fine-tune a model on GLUE tasks, and write the table of all runs.
-
-    Args:
-        arguments: The words of the command line; by default those of this process.
-    """
-    parser = _Parser(
-        prog='python -m experiments.papers.sparsebert.glue_table',
-        description=__doc__.splitlines()[0],
-        epilog='Other options are passed to experiments.train.', allow_abbrev=False)
+def main(words: list[str]) -> None:
+    parser = Parser(prog='graphattn study glue_table', description=__doc__, allow_abbrev=False)
     parser.add_argument('--config', required=True, help='config of the fine-tuning')
     parser.add_argument('--pretrained', required=True, help='checkpoint')
     parser.add_argument('--glue', type=Path, required=True, help='folder of GLUE, with a folder '
@@ -57,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
                         help=f'tasks to train, some of {", ".join(TASKS)}; if omitted, all')
     parser.add_argument('--seeds', nargs='+', type=int, default=[0], help='a run for each')
     parser.add_argument('--out', type=Path, required=True, help='folder of the runs')
-    options, others = parser.parse_known_args(arguments)
+    options, others = parser.parse_known_args(words)
     check_folder('out', options.out)
     missing = [task for task in options.tasks if not (options.glue / task).is_dir()]
     if missing:
@@ -75,14 +56,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[str]) -> None:
-    """Fine-tune the pre-trained model on one GLUE task with one seed, in a separate process.
-
-    Args:
-        task: The task.
-        seed: The seed.
-        options: The options of this command.
-        others: Options that are passed to ``experiments.train``.
-    """
     command = [sys.executable, '-m', 'experiments.train', 'fit', '--config', options.config,
                '--seed_everything', str(seed),
                '--trainer.default_root_dir', str(options.out / f'seed{seed}' / task),
@@ -96,11 +69,7 @@ def fine_tune(task: str, seed: int, options: argparse.Namespace, others: list[st
 
 
 def table(folder: Path) -> list[dict]:
-    """Return the rows of a table in per cent: the scores of each seed after the last and after the
-    best epoch, and their means.
-
-    The average of a row is over the columns that it has.
-    """
+    """Return the scores of each seed after its last and its best epoch, and their means."""
     rows = []
     for epoch in (LAST, BEST):
         runs = {run.name: row for run in sorted(folder.glob('seed*')) if (row := _row(run, epoch))}
@@ -119,7 +88,3 @@ def _row(folder: Path, epoch: str) -> dict[str, float]:
     reports = {path.parent.name: read_results(path) for path in folder.glob('*/dev.json')}
     return {column: 100 * reports[task][epoch][metric]
             for column, (task, metric) in COLUMNS.items() if task in reports}
-
-
-if __name__ == '__main__':
-    run_or_exit(main)

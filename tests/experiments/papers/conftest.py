@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
-from experiments import papers
+from experiments.papers import runner
 from experiments.papers.study import Study
 from tests.experiments.conftest import draw_nothing
 
@@ -30,18 +28,12 @@ def out(tmp_path_factory, worker_id) -> Path:
 OPTIONS = {name: {'tasks': ['RTE']} for name in ('pruning', 'stages', 'sbm_glue')}
 
 
-def study_of(name: str) -> ModuleType:
-    """Return the module of a study, whatever paper it belongs to."""
-    path, = Path(papers.__file__).parent.glob(f'*/{name}.py')
-    return import_module(f'experiments.papers.{path.parent.name}.{name}')
-
-
 @pytest.fixture(scope='session')
 def studied(out) -> Callable[[str], pd.DataFrame]:
     """Return the table of a study, which runs when it is first asked for, and leaves a figure."""
     @cache
     def run(name):
-        study_of(name).main('smoke', out=out, **OPTIONS.get(name, {}))
+        runner.run(name, scale='smoke', out=out, **OPTIONS.get(name, {}))
         assert (out / 'smoke' / name / 'figure.png').stat().st_size > 10_000
         return pd.read_csv(out / 'smoke' / name / 'table.csv', dtype={'lambda': str, 'head': str})
     return run
@@ -69,12 +61,12 @@ def checked_reports():
     """Whatever a study reports in a test can be seen, and is compared with its like."""
     report = Study.report
 
-    def checked(study, rows, figure, about='', **others):
-        for drawn in (figure, *others.values()):
+    def checked(study, table):
+        for drawn in (table.figure, *table.others.values()):
             check_that_all_is_within(drawn)
         if study.name in SEES_STAND_INS and study.scale != 'paper':
-            assert not any('paper' in column for row in rows for column in row)
-        report(study, rows, figure, about, **others)
+            assert not any('paper' in column for row in table.rows for column in row)
+        report(study, table)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Study, 'report', checked)

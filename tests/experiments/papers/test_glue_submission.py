@@ -47,7 +47,7 @@ def submitted(tmp_path_factory):
                       'path': str(folder / 'data' / task), 'task': task, 'max_length': 24}}}
         (folder / 'config.yaml').write_text(yaml.safe_dump(config))
         train.main(['fit', '--config', str(folder / 'config.yaml')])
-    glue_submission.main(folder / 'runs', folder / 'data', folder / 'out')
+    glue_submission.submit(folder / 'runs', folder / 'data', folder / 'out')
     return folder
 
 
@@ -101,4 +101,4 @@ def test_malformed_test_sets_are_refused(content, match, tmp_path):
 
 def test_a_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'runs' must contain finished runs in folders named MNLI"):
-        glue_submission.main(tmp_path, tmp_path, tmp_path / 'out')
+        glue_submission.submit(tmp_path, tmp_path, tmp_path / 'out')

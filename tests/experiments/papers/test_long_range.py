@@ -1,29 +1,24 @@
 """The studies of Long Range Arena: their sizes, and at the scale of smoke tests their tables."""
 
-import json
-
 import numpy as np
 import pytest
-import torch
-import yaml
 from torch import nn
 
 from experiments import train
 from experiments.baselines import Linformer
-from experiments.papers.ours import local_or_pretrained
-from experiments.papers.sbm_transformer.long_range_arena import CHOSEN, DEFAULT_TASKS, PAPER
-from experiments.papers.sbm_transformer.long_range_runs import (
+from experiments.papers.sbm_transformer.long_range import (
     ATTENTIONS,
     BOTH,
     FULL,
     SAMPLED,
     TASKS,
     WINDOW,
-    LongRangeRuns,
+    LongRange,
     baselines_at,
     patterns_at,
 )
-from experiments.papers.study import Study, data_of
+from experiments.papers.sbm_transformer.long_range_arena import CHOSEN, DEFAULT_TASKS, PAPER
+from experiments.papers.study import data_of
 from experiments.runs.config_file import built
 from experiments.runs.summary import read_summary
 from graphattn.layers import GraphAttention
@@ -47,10 +42,10 @@ def test_every_attention_is_made_at_every_length():
 
 @pytest.mark.parametrize('task', TASKS)
 def test_baselines_have_the_papers_ranks_at_its_scale(task, tmp_path):
-    runs = LongRangeRuns(Study('long_range_arena', 'paper', tmp_path), 'sbm')
+    runs = LongRange('long_range_arena', 'paper', tmp_path, protocol='sbm')
     for name, size in (('Linformer', 'rank'), ('Performer', 'features'),
                        ('Performer, ReLU', 'features'), ('Nystromformer', 'landmarks')):
-        assert runs._encoder(task, name, 0)['attention']['init_args'][size] == 256
+        assert runs.encoder(task, name, 0)['attention']['init_args'][size] == 256
 
 
 def test_the_papers_averages_are_those_of_their_rows():
@@ -81,11 +76,11 @@ def test_the_command_line_takes_every_attention(scale, protocol, task, tmp_path,
         configs[config['trainer']['default_root_dir'].rpartition('-')[0]] = config
 
     monkeypatch.setattr(train, 'main', parse)
-    monkeypatch.setattr('experiments.papers.sbm_transformer.long_range_runs.package_docs',
+    monkeypatch.setattr('experiments.papers.sbm_transformer.long_range.package_docs',
                         lambda study: tmp_path)
-    runs = LongRangeRuns(Study('any', scale, tmp_path), protocol)
+    runs = LongRange('any', scale, tmp_path, protocol=protocol)
     for attention in ('Linformer', BOTH):
-        runs.trained(task, attention, 0)
+        runs.classifier(task, attention, 0)
     assert len(configs) == 2
     for config, kind in zip(configs.values(), (Linformer, GraphAttention)):
         model = built({'model': config['model']['init_args']['model']}, model=nn.Module).model
@@ -97,7 +92,7 @@ def test_the_command_line_takes_every_attention(scale, protocol, task, tmp_path,
 
 
 def runs_of(out):
-    return LongRangeRuns(Study('any', 'smoke', out), 'clean')
+    return LongRange('any', 'smoke', out)
 
 
 @pytest.mark.slow
@@ -105,7 +100,7 @@ def test_rows_are_those_of_the_runs(studied, out):
     rows = studied('long_range_arena').set_index(['task', 'attention'])
     for task in DEFAULT_TASKS['smoke']:
         for name in CHOSEN['smoke']:
-            run = runs_of(out).trained(task, name, 0)
+            run = runs_of(out).classifier(task, name, 0)
             row = rows.loc[task, name]
             assert row['accuracy, %'] == pytest.approx(100 * read_summary(run)['accuracy'])
             printed = PAPER['SBM, Table 8'].get(name, [None] * 5)[list(TASKS).index(task)]
@@ -119,28 +114,8 @@ def test_rows_are_those_of_the_runs(studied, out):
 def test_guesses_are_right_as_often_as_counted(studied, out):
     rows = studied('long_range_arena').set_index(['task', 'attention'])['accuracy, %']
     for task, guess in (('ListOps', 'most frequent value'), ('Retrieval', 'most frequent class')):
-        data = data_of(runs_of(out).trained(task, WINDOW, 0))
+        data = data_of(runs_of(out).classifier(task, WINDOW, 0))
         parts = data.source.read(data.max_length).parts
         label = np.bincount(parts['train'].label).argmax()
         assert rows[task, guess] == pytest.approx(100 * (parts['test'].label == label).mean())
     assert rows['ListOps', 'most frequent value'] < rows['ListOps', 'root']
-
-
-@pytest.mark.slow
-def test_half_of_the_trainings_begin_with_a_pretrained_encoder(studied, out):
-    rows = studied('local_or_pretrained').set_index('attention')
-    runs = runs_of(out)
-    for name in local_or_pretrained.ATTENTIONS:
-        before, after = runs.pretrained('ListOps', name, 0), runs.trained('ListOps', name, 0, True)
-        config = yaml.safe_load((after / 'config.yaml').read_text())['model']['init_args']
-        assert config['pretrained'] == str(before / 'checkpoints/best.ckpt')
-        row = rows.loc[name]
-        assert row['from scratch, %'] == pytest.approx(
-            100 * read_summary(runs.trained('ListOps', name, 0))['accuracy'])
-        assert row['pre-trained, %'] == pytest.approx(100 * read_summary(after)['accuracy'])
-        assert row['gain'] == pytest.approx(row['pre-trained, %'] - row['from scratch, %'])
-        assert row['next token, loss'] == json.loads((before / 'summary.json').read_text())['loss']
-        causal = read_summary(before)['density'].values()
-        assert max(causal) < 0.6  # at most the past, itself included
-        state = torch.load(before / 'checkpoints/best.ckpt', weights_only=True)['state_dict']
-        assert state['model.head.1.weight'].shape == (15, 8)  # a logit for each symbol

@@ -11,18 +11,18 @@ import torch
 
 from experiments import train
 from experiments.modules.fine_tuning import BEST, LAST
+from experiments.papers import runner
 from experiments.papers.ours import attached
 from experiments.papers.sparsebert import diagonal, importance, masks
-from experiments.papers.sparsebert.text_runs import LAMBDAS, PATTERNS, TextRuns, scores
-from experiments.papers.study import Study
+from experiments.papers.sparsebert.texts import LAMBDAS, PATTERNS, Texts, scores
 from experiments.runs.summary import read_summary
 from graphattn.patterns import load_masks, parse, without_diagonal
-from tests.experiments.papers.conftest import config_of, encoder_of, study_of
+from tests.experiments.papers.conftest import config_of, encoder_of
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize('name', ['masks', 'density_penalty', 'stages', 'local_or_pretrained'])
+@pytest.mark.parametrize('name', ['masks', 'density_penalty', 'stages'])
 def test_nothing_is_trained_twice(name, studied, monkeypatch):
     before = studied(name)
     monkeypatch.setattr(train, 'main', lambda args: pytest.fail(f'trained again: {args}'))
@@ -58,9 +58,13 @@ def test_what_is_not_there_is_refused_before_any_training(study, options, match,
     monkeypatch.chdir(tmp_path)
     Path('glue/RTE').mkdir(parents=True)
     with pytest.raises(ValueError, match=match):
-        study_of(study).main(
-            **{'scale': 'smoke', 'out': Path('out'), **options})
+        runner.run(study, **{'scale': 'smoke', 'out': Path('out'), **options})
     assert not list(tmp_path.rglob('options.json'))
+
+
+def test_a_name_that_is_no_study_is_refused():
+    with pytest.raises(ValueError, match="'name' must be a study; .*got 'fool'"):
+        runner.run_words('fool', '--scale', 'smoke')
 
 
 def test_every_pair_is_in_one_set_of_positions():
@@ -193,10 +197,10 @@ def test_published_patterns_have_the_published_sparsity():
 def test_all_of_glue_is_tuned_where_it_is_given(tmp_path):
     for task in ('RTE', 'MNLI', 'notes'):
         (tmp_path / task).mkdir()
-    runs = TextRuns(Study('masks', 'smoke', tmp_path), glue=tmp_path)
-    assert runs.tasks == ('MNLI', 'RTE') and runs.tasks_folder == tmp_path
-    assert str(tmp_path) in runs.about and 'local' not in runs.about
-    assert 'local tasks' in TextRuns(Study('masks', 'smoke', tmp_path)).about
+    texts = Texts('masks', 'smoke', tmp_path, glue=tmp_path)
+    assert texts.asked() == ('MNLI', 'RTE')
+    assert str(tmp_path) in texts.about and 'local' not in texts.about
+    assert 'local tasks' in Texts('masks', 'smoke', tmp_path).about
 
 
 def test_scores_are_those_after_the_last_epoch(tmp_path):

@@ -9,6 +9,7 @@ import torch
 from experiments.data.sequences import SequenceData, Sequences
 from experiments.data.token_counts import token_counts, token_counts_accuracy
 from experiments.papers.sbm_transformer import attention_received, densities
+from experiments.papers.sbm_transformer.density import TASKS, OfInputs, of_inputs, reloaded
 from experiments.papers.sbm_transformer.density_penalty import (
     ALONE,
     AVERAGE,
@@ -17,8 +18,6 @@ from experiments.papers.sbm_transformer.density_penalty import (
     SAMPLED,
     WITH_LOOPS,
 )
-from experiments.papers.sbm_transformer.density_runs import TASKS
-from experiments.papers.sbm_transformer.sampled_graphs import OfInputs, of_inputs, restored_model
 from experiments.papers.study import restored
 from experiments.runs.checkpoints import read_checkpoint, write_checkpoint
 from experiments.runs.figures import received_shares
@@ -166,5 +165,5 @@ def test_what_was_selected_is_what_is_restored(studied, out, tmp_path):
     assert not (restored(run)[0].model.encoder.norm.bias == 7.).any()
     config = (run / 'config.yaml').read_text()
     (run / 'config.yaml').write_text(config.replace('select_on: null', 'select_on: val/loss'))
-    model, test = restored_model(run)
+    model, test = reloaded(run)
     assert (model.encoder.norm.bias == 7.).all() and len(test.label) == 360

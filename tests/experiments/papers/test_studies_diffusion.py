@@ -4,9 +4,9 @@ import pytest
 import torch
 import yaml
 
-from experiments.papers.diffuser import diffusion
-from experiments.papers.diffuser.document_runs import CONFIGS, COUNT, DocumentRuns
-from experiments.papers.study import Study, restored
+from experiments.papers import runner
+from experiments.papers.diffuser.documents import COUNT, Documents
+from experiments.papers.study import restored
 from experiments.runs.command import run_or_exit
 from experiments.runs.summary import read_summary
 from graphattn.patterns import get, parse
@@ -92,9 +92,8 @@ def test_rolling_drops_nothing_at_zero_and_tests_what_was_trained(studied, docum
 
 
 def test_documents_are_rolled(out):
-    run = DocumentRuns(Study('any', 'smoke', out)).trained(
-        DocumentRuns(Study('any', 'smoke', out)).full, 0)
-    training, data, trainer = restored(run)
+    study = Documents('any', 'smoke', out)
+    training, data, trainer = restored(study.runs.trained(study.kinds['full'], 0))
     trainer.test(training, data, verbose=False)
     documents = data.sets['test']
     for keep_ends in (False, True):
@@ -110,17 +109,18 @@ def test_documents_are_rolled(out):
 
 @pytest.mark.parametrize('scale', ['small', 'paper'])
 def test_diffuser_has_the_density_of_the_paper(scale, tmp_path):
-    runs = DocumentRuns(Study('any', scale, tmp_path))
+    runs = Documents('any', scale, tmp_path)
     size = 64 * runs.count
     assert runs.diffuser().edges == get('diffuser', window=runs.count, num_global=runs.count,
                                         num_random=runs.count, cls_global=True)
     assert runs.diffuser().edges.build(size).density() == pytest.approx(0.0684, abs=1e-4)
-    config = yaml.safe_load((CONFIGS / scale / 'documents.yaml').read_text())
+    path, = runs.configs('diffuser', 'documents')
+    config = yaml.safe_load(path.read_text())
     assert config['data']['init_args']['max_length'] == size
 
 
 def test_other_documents_must_be_a_config(tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_code:
-        run_or_exit(lambda: diffusion.main('smoke', documents=tmp_path / 'none.yaml',
-                                           out=tmp_path))
+        run_or_exit(lambda: runner.run('diffusion', scale='smoke', out=tmp_path,
+                                       documents=tmp_path / 'none.yaml'))
     assert exit_code.value.code == 2 and 'none.yaml' in capsys.readouterr().err

@@ -9,9 +9,8 @@ import yaml
 from experiments.modules.fine_tuning import LAST
 from experiments.papers.sbm_transformer import sbm_glue
 from experiments.papers.sparsebert import pruning, stages
-from experiments.papers.sparsebert.pruned_runs import PrunedRuns
-from experiments.papers.sparsebert.text_runs import TextRuns
-from experiments.papers.study import Study
+from experiments.papers.sparsebert.pruned import Pruned, better
+from experiments.papers.sparsebert.texts import Texts
 from experiments.runs.summary import read_summary
 from graphattn.patterns import load_masks
 
@@ -22,7 +21,7 @@ HEADS, SIZE = 2, 16  # of the smoke configs
 @pytest.fixture
 def pruned(studied, out):
     studied('pruning')
-    return PrunedRuns(TextRuns(Study('any', 'smoke', out)))
+    return Pruned(Texts('any', 'smoke', out))
 
 
 def kept(mask):
@@ -94,16 +93,12 @@ def test_loss_is_measured_as_the_pre_training_measured_its_own(pruned):
     assert metrics['test/nsp_loss'] == pytest.approx(own['nsp_loss'], abs=1e-6)
 
 
-@pytest.mark.parametrize('task, by_p, at_random, better', [
+@pytest.mark.parametrize('task, by_p, at_random, expected', [
     (pruning.LOSS, [1.], [2., 3.], 'P'), (pruning.LOSS, [4.], [2., 3.], 'random'),
     ('RTE', [60., 70.], [50., 60.], 'P'), ('RTE', [50.], [60.], 'random'),
-    ('RTE', [50.], [50.], 'neither')])
-def test_better_is_less_loss_and_more_score(task, by_p, at_random, better):
-    row = pruning._row(task, 10, by_p, at_random)
-    assert row['better here'] == better
-    assert row['by P, spread'] == (None if len(by_p) == 1 else pytest.approx(7.0710678))
-    one_and_two = {'P': 'one', 'random': 'two'}.get(better, better)
-    assert stages._row(task, 'DAM_u', 10., by_p, at_random)['better here'] == one_and_two
+    ('RTE', [50.], [50.], 'neither'), ('RTE', [], [50.], None)])
+def test_better_is_less_loss_and_more_score(task, by_p, at_random, expected):
+    assert better(task, {'P': by_p, 'random': at_random}) == expected
 
 
 def test_two_stages_are_asked_for_the_sparsity_of_one(out, studied):

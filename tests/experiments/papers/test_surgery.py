@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
+from experiments.papers import runner
 from experiments.papers.ours import dense_models, surgery
-from experiments.papers.ours.dense_models import Kind, dense_model, mask_of
+from experiments.papers.ours.dense_models import Kind, dense_model
 from experiments.papers.study import Study
 from experiments.sparsify import load_model
 from graphattn.hugging_face import Profile
@@ -33,11 +34,11 @@ def test_it_compares_all_kinds_of_edges_and_is_not_computed_twice(studied):
 
 @pytest.mark.parametrize('kind', get_args(Kind))
 def test_it_trains_a_model_first_whose_edges_have_its_direction(kind, out):
-    surgery.main('smoke', trained=kind, out=out)
+    runner.run('surgery', scale='smoke', trained=kind, out=out)
     table = pd.read_csv(out / 'smoke' / f'surgery-{kind}' / 'table.csv')
     assert (table['true density, %'] <= table['density, %'] + 1e-9).all()
     measured = Profile.load(out / 'smoke' / f'surgery-{kind}' / 'profile.npz')
-    assert measured.is_causal == (mask_of(kind) is None)
+    assert measured.is_causal == (kind == 'gpt2')
 
 
 @pytest.mark.parametrize('kind', get_args(Kind))
@@ -51,18 +52,15 @@ def test_a_model_is_trained_once_on_ids_that_it_knows(kind, out, monkeypatch):
     assert ids.max() < load_model(folder).config.vocab_size
 
 
-@pytest.mark.parametrize('mask_token', [None, 4])
+@pytest.mark.parametrize('is_causal', [True, False])
 @pytest.mark.parametrize('name', SPARSE)
-def test_patterns_of_a_family_are_the_densest_within_the_density(name, mask_token, tmp_path):
-    sizes = surgery.SCALES['smoke']
-    tokens = torch.zeros(4, 60, dtype=torch.long)
-    setting = surgery.Setting(Study('surgery', 'smoke', tmp_path), None, tokens, tokens, sizes,
-                              mask_token)
-    pattern, density = setting.of_family(name, .2)
-    allowed, pairs = (Causal(), 60 * 61 / 2) if mask_token is None else (Full(), 60 * 60)
+def test_patterns_of_a_family_are_the_densest_within_the_density(name, is_causal):
+    patterns, lengths = surgery.FAMILIES[name], [60, 60]
+    pattern, density = surgery.densest(patterns, .2, lengths, is_causal)
+    allowed, pairs = (Causal(), 60 * 61 / 2) if is_causal else (Full(), 60 * 60)
     graph = (parse(pattern) & allowed).build(60, seed=0, crop=True)
     assert density == pytest.approx(graph.num_edges / pairs) and .15 < density <= .2
-    assert setting.of_family(name, .001) is None
+    assert surgery.densest(patterns, .001, lengths, is_causal) is None
 
 
 def test_correlations_are_of_ranks(tmp_path):
@@ -76,5 +74,5 @@ def test_correlations_are_of_ranks(tmp_path):
 
 
 def test_the_package_is_named_if_it_is_missing():
-    with pytest.raises(ValueError, match="'model' must be given, unless the package mgm"):
+    with pytest.raises(ValueError, match="'trained' must be given, unless the package mgm"):
         surgery._packaged()

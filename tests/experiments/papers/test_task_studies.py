@@ -11,8 +11,8 @@ from experiments.data.text.choice_files import ChoiceQuestion
 from experiments.data.text.local_questions import GAP
 from experiments.data.text.question_baselines import longest_match, most_shared
 from experiments.data.text.question_files import Question, Squad
-from experiments.papers.diffuser import question_answering
-from experiments.papers.diffuser.task_runs import attentions
+from experiments.papers.diffuser.question_answering import PAPER
+from experiments.papers.diffuser.tasks import DIFFUSER, FULL, NO_DIAGONAL, ONE_HOP, Attentions
 from experiments.runs.summary import read_summary
 
 pytestmark = pytest.mark.slow
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 
 def test_question_answering(studied, out):
     rows = studied('question_answering').set_index('attention')
-    assert question_answering.printed('full')['SQuAD 1.1, paper F1'] == 87.1
-    linked = read_summary(out / 'smoke/runs/local_questions-linked-1-0')
+    assert PAPER['SQuAD 1.1, paper F1']['full'] == 87.1
+    linked = read_summary(out / 'smoke/runs/local_questions-linked-1-0-0')
     assert rows.loc['window and equal words', 'F1, %'] == pytest.approx(100 * linked['f1'])
     assert 0 < rows.loc['longest match', 'exact match, %'] < 100
     assert rows.loc['full', 'density, %'] == 100 > rows.loc['window and equal words', 'density, %']
@@ -39,17 +39,17 @@ def test_question_answering(studied, out):
 def test_choices(studied, out):
     rows = studied('choices').set_index('attention')
     assert rows.loc['full', 'accuracy, %'] == pytest.approx(
-        100 * read_summary(out / 'smoke/runs/local_choices-full-1-0')['accuracy'])
+        100 * read_summary(out / 'smoke/runs/local_choices-full-1-0-0')['accuracy'])
     assert 10 < rows.loc['most frequent number', 'accuracy, %'] < 45
     assert 25 < rows.loc['most shared words', 'accuracy, %'] < 100
 
 
 def test_pretraining(studied, out):
     rows = studied('pretraining').set_index('attention')
-    run = read_summary(out / 'smoke/runs/pretraining-diffuser-5-0')
+    run = read_summary(out / 'smoke/runs/pretraining-diffuser-5-0.1-0')
     assert rows.loc['Diffuser', 'bits per token'] == pytest.approx(run['mlm_loss'] / np.log(2))
     assert rows.loc['Diffuser', 'bits per character'] <= rows.loc['Diffuser', 'bits per token']
-    start = read_summary(out / 'smoke/runs/pretraining-diffuser-5-0-start')
+    start = read_summary(out / 'smoke/runs/pretraining-start-diffuser-5-0.1-0')
     assert start['epochs'] == 0
     assert rows.loc['Diffuser', 'bits per token, step 0'] == pytest.approx(start['bits_per_token'])
     assert rows.loc['Diffuser', 'paper, in the end'] == 1.68
@@ -57,20 +57,20 @@ def test_pretraining(studied, out):
                        for name in ('6-grams', '3-grams', 'unigrams'))
     assert six < three < one < 6
     assert 0 < rows.loc['tokens, two neighbours', 'bits per token'] < 9  # of 512
-    options = json.loads((out / 'smoke/runs/pretraining-diffuser-5-0/options.json').read_text())
+    options = json.loads((out / 'smoke/runs/pretraining-diffuser-5-0.1-0/options.json').read_text())
     assert options[options.index('--model.init_args.pretrained') + 1] == str(
-        out / 'smoke/runs/pieces-full-1-0/checkpoints/last.ckpt')
+        out / 'smoke/runs/pieces-full-1-0-0/checkpoints/last.ckpt')
 
 
 def test_image_density(studied, out):
     rows = studied('image_density').set_index('attention')
-    run = read_summary(out / 'smoke/runs/density-digits-diffuser-5-0')
+    run = read_summary(out / 'smoke/runs/density-digits-diffuser-5-0.1-0')
     assert rows.loc['Diffuser', 'bits per byte'] == pytest.approx(run['bits_per_dim'])
     data = DigitImages().read(64)
     assert rows.loc['bytes, 2-grams', 'bits per byte'] == pytest.approx(ngram_bits(
         *(sequences_of(data.parts[part]) for part in ('train', 'test')), 1, 17))
     assert 1 < rows.loc['PNG', 'bits per byte'] < 8
-    assert (out / 'smoke/runs/density-digits-diffuser-5-0/samples.png').stat().st_size > 1000
+    assert (out / 'smoke/runs/density-digits-diffuser-5-0.1-0/samples.png').stat().st_size > 1000
 
 
 def test_the_word_between_the_same_words_is_the_longest_match():
@@ -85,10 +85,11 @@ def test_the_choice_that_shares_the_most_words():
     assert most_shared(asked) == 1
 
 
-def test_attentions_have_the_edges_that_they_name():
-    for count in (4, 16, 64):
-        known = attentions(count)
-        masks = {name: one.edges.build(1024, seed=0).density() for name, one in known.items()}
-        assert masks['full'] == 1 and masks['full, no diagonal'] == pytest.approx(1 - 1 / 1024)
-        assert masks['Diffuser'] == masks['Diffuser, 1 hop'] < .6
-        assert (known['Diffuser'].hops, known['Diffuser, 1 hop'].hops) == (5, 1)
+@pytest.mark.parametrize('scale', ['smoke', 'small', 'paper'])
+def test_attentions_have_the_edges_that_they_name(scale, tmp_path):
+    names = {scale: (FULL, NO_DIAGONAL, ONE_HOP, DIFFUSER)}
+    known = Attentions('any', scale, tmp_path).kinds(names)
+    density = {name: one.edges.build(1024, seed=0).density() for name, one in known.items()}
+    assert density[FULL] == 1 and density[NO_DIAGONAL] == pytest.approx(1 - 1 / 1024)
+    assert density[DIFFUSER] == density[ONE_HOP] < .6
+    assert (known[DIFFUSER].hops, known[ONE_HOP].hops) == (5, 1)

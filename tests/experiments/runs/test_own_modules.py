@@ -13,7 +13,7 @@ from analysis import commands
 from experiments import load_run, predict, train
 from experiments.benchmarks import attention as benchmark
 from experiments.benchmarks.measure import run_benchmark
-from experiments.papers.ours import patterns as study
+from experiments.papers import runner
 from experiments.runs.command import run_or_exit
 from experiments.runs.command_line import run_function
 from graphattn.utils.trust import importing
@@ -84,7 +84,7 @@ COMMANDS = {
                                                '--trainer.default_root_dir=tested']),
     'predict': (lambda: run_function(predict.predict, as_positional=False),
                 ['--run', 'run', '--input', 'new.npy']),
-    'study': (lambda: run_function(study.main), ['--scale=smoke', '--patterns=[comb]']),
+    'study': (runner.command, ['patterns', '--scale=smoke', '--patterns=[comb]']),
     'benchmark': (lambda: run_benchmark(benchmark.main),
                   ['--quick', '--pattern=comb', '--only=[numba]', '--nodes=[16]']),
     **{name: (lambda name=name: commands.main([name, *sys.argv[1:]]), [
