@@ -37,7 +37,7 @@ ACCURACY = {'accuracy, %': ('accuracy', 100.)}
 
 
 class Table(NamedTuple):
-    """What a study finds: the rows of its table, a figure, what the data are, and more figures."""
+    """The findings of a study: the rows of its table, a figure, what the data are, and more figures."""
 
     rows: list[dict]
     figure: Figure

@@ -42,7 +42,7 @@ class AttachedBert(nn.Module):
 
     @property
     def encoder(self) -> SimpleNamespace:
-        """What data modules read of an encoder: the sizes of its embeddings."""
+        """The sizes of embeddings that data modules read of an encoder."""
         return SimpleNamespace(
             token_embedding=self.bert.get_input_embeddings(), segment_embedding=None,
             position_embedding=SimpleNamespace(num_embeddings=self.max_length))
