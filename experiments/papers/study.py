@@ -37,7 +37,7 @@ ACCURACY = {'accuracy, %': ('accuracy', 100.)}
 
 
 class Table(NamedTuple):
-    """The findings of a study: the rows of its table, a figure, what the data are, and more figures."""
+    """The findings of a study: rows of its table, a figure, what the data are, more figures."""
 
     rows: list[dict]
     figure: Figure
