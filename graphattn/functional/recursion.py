@@ -13,7 +13,7 @@ from graphattn._checks import MAX_HOPS, check_bool, check_floating, check_on, ch
 from graphattn._tensors import is_traced
 from graphattn.functional.choose import in_transform
 from graphattn.functional.fixed_point import fixed_point
-from graphattn.ops.diffusion import reference as diffusion
+from graphattn.ops import reference
 from graphattn.ops.edge_math import restart
 
 
@@ -48,7 +48,7 @@ def diffuse(one_hop: Callable[[Tensor, Tensor], Tensor], weight: Tensor, value: 
     """Return the values after several hops, or the limit of infinitely many."""
     if to_the_limit and len(spread):
         return _limit(one_hop, weight, value, spread[0])
-    return diffusion.diffuse(one_hop, weight, value, spread)
+    return reference.diffuse(one_hop, weight, value, spread)
 
 
 @torch.compiler.disable(reason='convergence depends on tensor values')

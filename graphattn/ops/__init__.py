@@ -1,11 +1,12 @@
-"""Operations over edges. Each has a folder: ``reference`` is the definition, ``schema`` declares
-the operators, ``cpu`` and ``triton`` are kernels. Folders ``ops/cpu`` and ``ops/triton`` have what
+"""Operations over edges, defined in ``reference``. Each has a folder: ``schema`` declares the
+operators, ``cpu`` and ``triton`` are kernels. Folders ``ops/cpu`` and ``ops/triton`` have what
 kernels of a device share, and its backend (:class:`graphattn.ops.backend.Backend`)."""
 
 from importlib import import_module
 
 from graphattn._checks import did_you_mean
-from graphattn.ops.attention import gather, reference, sdpa
+from graphattn.ops import reference
+from graphattn.ops.attention import gather, sdpa
 from graphattn.ops.backend import Backend, EdgeFeatures, LogitTerms, ProjectedFeatures
 
 _LOADED = {module.BACKEND.name: module.BACKEND for module in (reference, gather, sdpa)}
