@@ -25,10 +25,9 @@ from analysis.result import Result, Results, scalar_names, table
 from analysis.runs import attention_matrices, sampled_graphs
 from experiments.signals import ending_signals, exit_on
 from graphattn.style import in_style
-from graphattn.utils.extras import with_advice
 from graphattn.utils.files import check_folder, csv_cell, write_whole
 from graphattn.utils.memory import within_free_memory
-from graphattn.utils.trust import importing
+from graphattn.utils.trust import importing, with_advice
 
 Graphs = dict[str, list[GraphLike]]
 Names = Sequence[str] | None  # names of the tokens of a graph file

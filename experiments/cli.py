@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt as interrupt:  # while a command is still being imported
         exit_on(interrupt)
     except ModuleNotFoundError as error:
-        from graphattn.utils.extras import with_advice
+        from graphattn.utils.trust import with_advice
 
         print(f'error: {with_advice(error)}', file=sys.stderr)
         sys.exit(2)

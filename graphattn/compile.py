@@ -115,14 +115,14 @@ def sort(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def list_ranges(num_nodes: int, dtype: torch.dtype) -> None:
-    from graphattn.graphs.cpu_ranges import put_ranges
+    from graphattn.graphs.cpu import put_ranges
     indptr, key = (rows.numpy() for rows in _graph(num_nodes).csr)
     none = np.empty((0, 1), indptr.dtype)
     put_ranges(none, none, indptr.copy(), key.copy(), num_nodes)
 
 
 def join(num_nodes: int, dtype: torch.dtype) -> None:
-    from graphattn.graphs.cpu_merge import find_in_rows, merge_rows
+    from graphattn.graphs.cpu import find_in_rows, merge_rows
     indptr, key = (rows.numpy() for rows in _graph(num_nodes).csr)
     merge_rows(indptr, key, indptr[:-1], indptr[1:], key, indptr.copy(),
                np.empty(2 * key.size, key.dtype))

@@ -8,8 +8,7 @@ from io import TextIOWrapper
 
 from experiments.signals import ending_signals, exit_on
 from graphattn.style import in_style
-from graphattn.utils.extras import with_advice
-from graphattn.utils.trust import importing
+from graphattn.utils.trust import importing, with_advice
 
 # The beginnings of those lines of jsonargparse's errors that list alternatives or repeat the value.
 REPEATED = ('Does not validate against any', 'Subtypes:', 'Errors:', 'Given value',

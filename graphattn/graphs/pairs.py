@@ -113,7 +113,7 @@ def _sort_on_gpu(edge_index: Tensor, num_queries: int,
 
 def _sort_by_counting(edge_index: Tensor, num_queries: int,
                       num_keys: int) -> tuple[Tensor, Tensor, Tensor, bool] | None:
-    sort = _compiled('sort_into_rows', 'cpu_sort') if _is_numpys(edge_index) else None
+    sort = _compiled('sort_into_rows') if _is_numpys(edge_index) else None
     num_edges = edge_index.size(1)
     if sort is None or num_keys > _KEYS_WORTH_COUNTING + 8 * num_edges:
         return None
@@ -133,7 +133,7 @@ def merge_rows(rows: Rows, others: Rows) -> Rows | None:
     """Return the CSR rows of the union of two graphs of one size; ``None``: sort all pairs
     instead."""
     # None on GPUs, for few edges and without numba
-    merge = _compiled('merge_rows', 'cpu_merge') if _are_many(rows, others) else None
+    merge = _compiled('merge_rows') if _are_many(rows, others) else None
     return None if merge is None else _merged(merge, rows, (others[0][:-1], others[0][1:],
                                                             others[1]))
 
@@ -146,7 +146,7 @@ def merge_row_ranges(rows: Rows, begin: Tensor, end: Tensor, key: Tensor) -> Row
     num_others = int(others[0][-1])
     if num_others + rows[1].numel() >= _EDGES_WORTH_COMPILING and all(
             map(_is_numpys, (*rows, begin, key))):
-        if (merge := _compiled('merge_rows', 'cpu_merge')) is not None:
+        if (merge := _compiled('merge_rows')) is not None:
             return _merged(merge, rows, (begin, end, key), num_others)
     query = torch.repeat_interleave(count, output_size=num_others)
     at = torch.arange(num_others, device=key.device) + (begin - others[0][:-1])[query]
@@ -179,7 +179,7 @@ def rows_of_ranges(begin: Tensor, end: Tensor, num_keys: int) -> Rows | None:
     if begin.size(1) > MAX_RANGES or not _is_numpys(begin):
         return None
     most = int((end.clamp(max=num_keys) - begin.clamp(min=0)).clamp_(min=0).sum())
-    put = _compiled('put_ranges', 'cpu_ranges') if most >= _EDGES_WORTH_COMPILING else None
+    put = _compiled('put_ranges') if most >= _EDGES_WORTH_COMPILING else None
     if put is None:
         return None
     indptr = begin.new_empty(len(begin) + 1)
@@ -192,7 +192,7 @@ def find_rows(rows: Rows, others: Rows) -> Tensor | None:
     """Return whether each edge is also in another graph; ``None``: search in sorted pairs
     instead."""
     # None on GPUs, for few edges and without numba
-    find = _compiled('find_in_rows', 'cpu_merge') if _are_many(rows, others) else None
+    find = _compiled('find_in_rows') if _are_many(rows, others) else None
     if find is None:
         return None
     is_found = rows[1].new_empty(rows[1].numel(), dtype=torch.bool)
@@ -211,9 +211,9 @@ _EDGES_WORTH_COMPILING = 1 << 15  # the loops take a second to compile, once
 
 
 @cache
-def _compiled(name: str, module: str) -> Callable | None:
+def _compiled(name: str) -> Callable | None:
     try:
-        return getattr(import_module(f'graphattn.graphs.{module}'), name)
+        return getattr(import_module('graphattn.graphs.cpu'), name)
     except CompilerMissing:
         return None
 

@@ -7,8 +7,7 @@ from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.hugging_face.profiling import Profile, profile
 from graphattn.hugging_face.saving import load_attached, save_attached
 from graphattn.hugging_face.sharding import TokenModel
-from graphattn.hugging_face.state import Attachment
-from graphattn.hugging_face.table import attachment
+from graphattn.hugging_face.state import Attachment, attachment
 
 __all__ = ['Attachment', 'Fit', 'LazyMask', 'Profile', 'TokenModel', 'attach', 'attached',
            'attachment', 'detach', 'fit', 'fit_to_loss', 'graph_attention', 'head_costs',

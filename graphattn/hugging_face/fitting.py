@@ -14,7 +14,7 @@ from graphattn.hugging_face.attaching import attached
 from graphattn.hugging_face.profiling import Profile
 from graphattn.patterns import Pattern, parse
 from graphattn.sources import ContentClusterSource, HeadClusters, PatternSource
-from graphattn.sources.along import source_of_each
+from graphattn.sources.content_clusters import source_of_each
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

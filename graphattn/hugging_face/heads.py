@@ -15,7 +15,7 @@ from graphattn.sources import (
     HeadClusters,
     PatternSource,
 )
-from graphattn.sources.along import source_of_each
+from graphattn.sources.content_clusters import source_of_each
 
 __all__ = ['check_head_numbers', 'source_of_heads', 'without_heads']
 

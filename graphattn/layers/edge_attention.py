@@ -27,7 +27,6 @@ from graphattn.functional.recursion import (
 )
 from graphattn.graphs.from_pyg import SortedEdges, sort_edges
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.layers.message_passing import has_hooks, hooks_on, overrides
 from graphattn.ops import Backend, LogitTerms
 from graphattn.ops.backend import everywhere
 from graphattn.ops.edge_math import edge_logit, edge_softmax
@@ -285,6 +284,25 @@ class EdgeAttention(MessagePassing, Explained):
     def __repr__(self) -> str:
         return (f'{type(self).__name__}(dropout={self.dropout}, backend={self.backend!r}, '
                 f'hops={self.hops}, teleport={self.teleport}, recompute={self.recompute})')
+
+
+def hooks_on(*steps: str) -> list[str]:
+    """Return the attributes in which PyG's layers store hooks on ``steps``, such as
+    ``'message'``."""
+    return [f'_{step}_forward_{when}hooks' for step in steps for when in ('', 'pre_')]
+
+
+def has_hooks(layer: MessagePassing, names: Sequence[str]) -> bool:
+    """Return whether a layer has any hook in the attributes that :func:`hooks_on` returns."""
+    own = layer.__dict__
+    for name in names:
+        if own[name]:
+            return True
+    return False
+
+
+def overrides(layer: type[MessagePassing], base: type[MessagePassing], *steps: str) -> bool:
+    return any(getattr(layer, step) is not getattr(base, step) for step in steps)
 
 
 _MESSAGE_STEPS = 'edge_update', 'message', 'aggregate'

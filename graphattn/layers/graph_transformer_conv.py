@@ -32,7 +32,7 @@ from graphattn.graphs.from_pyg import (
 )
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.merging import RepeatedEdges
-from graphattn.layers.message_passing import has_hooks, hooks_on, overrides
+from graphattn.layers.edge_attention import has_hooks, hooks_on, overrides
 from graphattn.ops import LogitTerms
 
 _STEPS = 'propagate', 'message', 'aggregate'

@@ -3,6 +3,7 @@
 from graphattn.models.causal_language_model import CausalLanguageModel
 from graphattn.models.classifiers import (
     PairClassifier,
+    Pooler,
     SequenceClassifier,
     TokenClassifier,
 )
@@ -12,7 +13,6 @@ from graphattn.models.graph_transformer import GraphTransformer
 from graphattn.models.hugging_face import encoder_of, load_bert, load_roberta, to_hugging_face
 from graphattn.models.masked_language_model import MaskedLanguageModel
 from graphattn.models.multiple_choice_model import MultipleChoiceModel
-from graphattn.models.pooler import Pooler
 from graphattn.models.span_model import SpanModel, best_spans
 
 __all__ = ['CausalLanguageModel', 'Encoder', 'FeatureEncoder', 'GraphTransformer',

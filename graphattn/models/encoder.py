@@ -32,8 +32,7 @@ from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.graph_attention import sources_of_layers
-from graphattn.layers.position_table import PositionTable, angles
-from graphattn.layers.rotary import RotaryPositions
+from graphattn.layers.rotary import PositionTable, RotaryPositions, angles
 from graphattn.models.data import accepts_data
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource

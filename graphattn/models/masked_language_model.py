@@ -13,9 +13,9 @@ from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.encoder_layer import activation_of
+from graphattn.models.classifiers import Pooler, check_local
 from graphattn.models.data import accepts_data
 from graphattn.models.encoder import Encoder, check_encoder, vocabulary_size
-from graphattn.models.pooler import Pooler, check_local
 from graphattn.sources import GraphSource
 
 

@@ -13,9 +13,9 @@ from graphattn._tensors import cache_host_copies
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
+from graphattn.models.classifiers import Pooler, check_local, check_not_empty
 from graphattn.models.data import accepts_data
 from graphattn.models.encoder import Encoder, check_encoder
-from graphattn.models.pooler import Pooler, check_local, check_not_empty
 
 
 class MultipleChoiceModel(nn.Module, Explained):

@@ -12,8 +12,8 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import number_pairs, sort_pairs
 from graphattn.graphs.segments import sum_segments
 from graphattn.ops.sample.factor_model import FactorModel
-from graphattn.ops.sample.inverse_cdf import draw_cells, integer_cdf
 from graphattn.ops.sample.methods import MAX_DRAWS, check_rate, check_sampling, takes_compiled
+from graphattn.ops.sample.trials import draw_cells, integer_cdf
 
 _METHODS = ('auto', 'compiled', 'torch')
 

@@ -29,10 +29,9 @@ in sorted order:
     (torch.Size([500, 32]), 2, 5)
 """
 
-from graphattn.sources.along import as_source
 from graphattn.sources.base import GraphSource
 from graphattn.sources.block_model import BlockModelSource
-from graphattn.sources.content_clusters import ContentClusterSource
+from graphattn.sources.content_clusters import ContentClusterSource, as_source
 from graphattn.sources.head_clusters import ClusterKeys, HeadClusters
 from graphattn.sources.learned_mask import LearnedMaskSource
 from graphattn.sources.pattern_source import PatternSource

@@ -24,7 +24,6 @@ from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.patterns import Mask
 from graphattn.sources.base import GraphSource
-from graphattn.sources.gumbel_sigmoid import add_noise, draw_values
 from graphattn.sources.mask_graph import MaskGraph
 from graphattn.sources.pattern_source import pattern_graph
 
@@ -294,3 +293,20 @@ def _layout(size: int, mode: str, border: bool | None) -> PairLayout:
     is_structured = mode == 'dam_structured'
     border = is_structured if border is None else border
     return (DiagonalLayout if is_structured else FreeLayout)(size, border)
+
+
+def add_noise(logit: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return ``logit`` plus logistic noise, which is the difference of two Gumbel noises."""
+    # half precision has too few values to represent the distribution
+    dtype = torch.promote_types(logit.dtype, torch.float)
+    uniform = torch.rand(logit.shape, generator=generator, dtype=dtype, device=logit.device)
+    return logit + uniform.logit()
+
+
+def draw_values(logit: Tensor, temperature: float, generator: torch.Generator | None, *,
+                hard: bool = True) -> Tensor:
+    """Draw the value of a mask for each logit by the Gumbel-sigmoid, 0 or 1 if ``hard``."""
+    noisy_logit = add_noise(logit, generator)
+    soft = (noisy_logit / temperature).sigmoid().to(logit.dtype)
+    # hard values pass their gradient straight through to the soft ones
+    return (noisy_logit > 0).to(soft.dtype) + (soft - soft.detach()) if hard else soft

@@ -12,9 +12,8 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.testing.call import LAYOUTS, Kernel
 from graphattn.testing.checks import CHECKS, Setting
 from graphattn.testing.forms import FORMS
-from graphattn.testing.report import Report, WrongAttention
+from graphattn.testing.report import Report, WrongAttention, name_of
 from graphattn.testing.run import Examiner, Trial, run_apart, run_here
-from graphattn.testing.script import name_of
 from graphattn.testing.supports import Supports
 
 

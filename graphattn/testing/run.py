@@ -16,8 +16,7 @@ import torch
 from graphattn.testing.call import Kernel, Mismatch, TimeLimit
 from graphattn.testing.case import Case
 from graphattn.testing.checks import Check
-from graphattn.testing.report import Finding, Outcome, Status
-from graphattn.testing.script import script
+from graphattn.testing.report import Finding, Outcome, Status, script
 from graphattn.testing.shrink import smallest
 
 MAX_HANGS = 3  # cases that may run into the time limit before the others are left out

@@ -1,5 +1,5 @@
-"""Reading of untrusted configs, in which the named classes are imported only from trusted
-packages, and the option ``--import``, by which a user names modules of their own."""
+"""What is imported: classes that configs name, from trusted packages only; the modules of a user by
+``--import``; and advice on missing packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 
-__all__ = ['TRUSTED', 'Untrusted', 'importing', 'importing_only', 'trusting']
+__all__ = ['TRUSTED', 'Untrusted', 'importing', 'importing_only', 'trusting', 'with_advice']
+
 
 TRUSTED = 'graphattn', 'experiments', 'torch.nn'
 _IMPORTED = 'GRAPHATTN_IMPORT'
@@ -110,3 +111,19 @@ def _imported(name: str) -> str:
         raise ImportError(f"'import' must name a file whose module is not installed (got {name!r}, "
                           f"but {module!r} is {found.__file__}); rename the file")
     return module
+
+
+# jsonargparse repeats it at each level of a config, with the values that it did not read.
+_UNKNOWN_CLASS = re.compile(r"class_path '((\w+)[\w.]*)':\s+No module named '(\2[\w.]*)'")
+
+
+def with_advice(error: Exception) -> str:
+    """Return the message of ``error``. If a package or a module of the user is missing, the message
+    says how to install or to import it."""
+    if found := _UNKNOWN_CLASS.search(str(error)):
+        return (f"no module named {found[3]!r}, which the config needs for {found[1]!r}; if the "
+                f"module is yours, pass --import {found[3]} in the folder of {found[2]}.py")
+    if not isinstance(error, ModuleNotFoundError):
+        return str(error)
+    return (f"{error}; pip install 'graphattn[experiments,analysis,text]' installs the packages of "
+            f"all commands, in a clone: pip install -e '.[experiments,analysis,text]'")

@@ -71,3 +71,26 @@ def _nonzero(mask: Tensor) -> Tensor:
         # For a million entries with few true ones, numpy took 1 ms and torch.nonzero took 3 ms.
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.nonzero().flatten()
+
+
+def integer_cdf(share: Tensor, num_distributions: int) -> Tensor:
+    """Return cumulative shares of the cells of several distributions, int64 ``[cells + 1]``."""
+    # Integers are added without rounding, so a cell with a share of 0 has no width, and the
+    # precision does not depend on the position. Cells of a distribution are adjacent, and sum to 1.
+    width = (share * 2**share_bits(num_distributions)).round().long().flatten()
+    return torch.cat([width.new_zeros(1), width.cumsum(0)])
+
+
+def share_bits(num_distributions: int) -> int:
+    """Return the bits to which shares are rounded, so few that the sum of all fits in int64."""
+    return min(62 - num_distributions.bit_length(), 50)
+
+
+def draw_cells(cdf: Tensor, first: Tensor, last: Tensor, generator: torch.Generator | None
+               ) -> Tensor:
+    """Return for each draw d a cell of ``first[d]:last[d]``, in proportion to its share."""
+    low, high = cdf[first], cdf[last]
+    uniform = torch.rand(low.shape, dtype=torch.float64, device=cdf.device, generator=generator)
+    # A float64 below 1, times n, rounds to a value below n, so the target stays in first:last.
+    target = low + (uniform * (high - low)).long()
+    return torch.searchsorted(cdf[1:], target, right=True)

@@ -18,8 +18,8 @@ from graphattn._tensors import index_dtype
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import reduce_segments, segment_of
 from graphattn.ops.sample.factor_model import FactorModel
-from graphattn.ops.sample.inverse_cdf import share_bits
 from graphattn.ops.sample.methods import MAX_DRAWS, bound_is_too_high, check_rate
+from graphattn.ops.sample.trials import share_bits
 
 __all__ = ['MAX_EXPECTED', 'Draws', 'draw', 'thin']
 
