@@ -47,6 +47,7 @@ CACHES = {
         'tests/sources/test_block_model.py::test_unread_probabilities_are_not_computed'),
     'graphattn/graphs/from_pyg.py _KNOWN': Cache(
         'the object, its version, and its values up to MAX_COMPARED of them', HERE),
+    'graphattn/_explained.py parameters_of': Cache(PURE, ''),
     'graphattn/sources/pattern_source.py _parse': Cache('the expression, a pure function of it',
                                                         HERE),
     'graphattn/patterns/edge_list.py _numbers': Cache(

@@ -37,7 +37,7 @@ from tests.graphs import GRAPHS, random_graph
 
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
-from experiments.benchmarks import machine_code  # noqa: E402
+from tests.ops.triton import machine_code  # noqa: E402
 from tests.simulated_gpu import out_of_memory_after, simulated_gpu  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),

@@ -10,7 +10,6 @@ from graphattn._checks import (
     check_has_numbers,
     check_kind,
     check_number,
-    check_shape,
     check_sides,
 )
 from graphattn.graphs.pair_layout import FreeLayout
@@ -64,7 +63,9 @@ def prune(probability: Tensor, sparsity: float) -> tuple[Mask, ...]:
     """
     check_floating(probability=probability)
     check_has_numbers('probability', probability)
-    check_shape('probability', probability, ('heads', 'n', probability.shape[1:2].numel()))
+    if probability.dim() != 3 or probability.size(1) != probability.size(2):
+        raise ValueError(f"'probability' must have shape [heads, n, n] (got shape "
+                         f"{tuple(probability.shape)})")
     if bool(probability.isnan().any()):
         raise ValueError("'probability' must not contain NaN (got nan)")
     check_number('sparsity', sparsity, 'in [0, 1]')

@@ -343,6 +343,7 @@ def _read_articles(path: str, *used: str) -> list[_Article]:
     open_article: tuple[int, dict[str, str], int] | None = None
     text: list[str] = []
     names: dict[str, None] = {}
+    root: str | None = None
     parser = expat.ParserCreate('utf-8')  # overrides the file's declaration
     parser.buffer_text = True
 
@@ -355,12 +356,13 @@ def _read_articles(path: str, *used: str) -> list[_Article]:
                  f"{''.join(text).strip()!r:.60})")
 
     def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal open_article
+        nonlocal open_article, root
+        root = root or name
         text.append(' ' if name == 'p' else '')
         names.update(dict.fromkeys(f'{name}.{key}' for key in attributes))
         is_inside = open_article is not None
         if name != 'article':
-            if is_inside == bool(used) and name != 'articles':  # labels have no content
+            if is_inside == bool(used) and name != root:  # labels have no content
                 fail(f'expected an article {"without" if is_inside else "around"} elements (got '
                      f'the element {name!r})')
             return
@@ -377,7 +379,7 @@ def _read_articles(path: str, *used: str) -> list[_Article]:
 
     def end(name: str) -> None:
         nonlocal open_article
-        if name == 'articles' or name == 'article' and used:
+        if name == root or name == 'article' and used:
             refuse_text()
         if name == 'article':
             number, attributes, line = open_article

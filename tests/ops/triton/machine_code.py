@@ -20,6 +20,7 @@ import torch
 import triton
 from torch import Tensor
 from torch._C import DispatchKey
+from torch._ops import OpOverload
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
@@ -128,8 +129,8 @@ def launches_of(work: Callable[[], object]) -> list[Launch]:
 
 
 def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree: int = 64,
-              heads: int = 16, num_features: int = 0) -> dict[str, list[Launch]]:
-    """Return the launches of each operator for these sizes and terms of the logits."""
+              heads: int = 16, num_features: int = 0) -> dict[OpOverload, tuple]:
+    """Return the arguments of each operator for these sizes and terms of the logits."""
     ops.load('triton')
     graph = RandomKeys(degree).build(2 * degree, seed=0)
     query = torch.zeros(graph.num_queries, heads, channels, dtype=dtype)
@@ -150,7 +151,8 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
     out, statistics = query.to(weight.dtype), weight.new_empty(len(query), heads, 2)
     messages, needs = weight.new_empty(2, heads, len(query), channels), (bias is not None,
                                                                          gate is not None)
-    arguments = {
+    own = torch.ops.graphattn
+    return {getattr(own, name).default: arguments for name, arguments in {
         'edge_attention': attended,
         'edge_attention_backward': (out, features if has_features else None, out, features,
                                     statistics, *attended, has_features, *needs),
@@ -162,10 +164,11 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
         'weighted_sum': (weight, query, *edges, *ptrs),
         'diffused_attention': (*diffused, True),
         'diffused_attention_backward': (query, statistics.transpose(0, 1), messages, *diffused,
-                                        True, *needs, False, True)}
-    return {name: launches_of(partial(getattr(torch.ops.graphattn, name).default._op_dk,
-                                      DispatchKey.CUDA, *given))
-            for name, given in arguments.items()}
+                                        True, *needs, False, True)}.items()}
+
+
+def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:
+    return launches_of(partial(operator._op_dk, DispatchKey.CUDA, *arguments))
 
 
 def sampling(dtype: torch.dtype, clusters: int) -> list[Launch]:
@@ -191,14 +194,14 @@ def drawing(dtype: torch.dtype, clusters: int) -> list[Launch]:
 def distinct(dtype: torch.dtype, channels: int, terms: str, *,
              degree: int = 64) -> Iterator[tuple[str, Launch]]:
     """Yield the launches of all operators and samplers that compile to other code, by name."""
-    found = {f'{name}, features' if size else name: launches for size in (0, channels) for
-             name, launches in operators(dtype, channels, terms, degree=degree,
-                                         num_features=size).items()}
+    found = {f'{operator.name()}, {size} features': launches(operator, arguments)
+             for size in (0, channels) for operator, arguments in operators(
+                 dtype, channels, terms, degree=degree, num_features=size).items()}
     if dtype in (torch.float32, torch.float64):
         found |= {'sampling': sampling(dtype, channels), 'drawing': drawing(dtype, channels)}
     seen = set()
-    for name, launches in found.items():
-        for launch in launches:
+    for name, made in found.items():
+        for launch in made:
             source = launch.source().hash(), *launch.options.values()
             if source not in seen:
                 seen.add(source)

@@ -22,7 +22,8 @@ has_these_bounds = pytest.mark.skipif(not is_pinned('triton'),
 ANEW = """
 import json, sys, torch
 for name in list(sys.modules):
-    if name.split('.')[0] == 'triton' and not name.startswith('triton._C'):
+    if name == 'tests.ops.triton.machine_code' or (
+            name.split('.')[0] == 'triton' and not name.startswith('triton._C')):
         del sys.modules[name]
 """
 EVERY_KERNEL = ANEW + """
@@ -66,11 +67,11 @@ def test_every_kernel_takes_no_more_than_it_may(capability):
 
 
 ATTENTION = ANEW + """
-from tests.ops.triton.machine_code import compiled, operators
+from tests.ops.triton.machine_code import compiled, launches, operators
 for dtype, channels, terms, degree, capability in {cases}:
     codes = {{}}
-    for launches in operators(getattr(torch, dtype), channels, terms, degree=degree).values():
-        for launch in launches:
+    for call in operators(getattr(torch, dtype), channels, terms, degree=degree).items():
+        for launch in launches(*call):
             if launch.kernel.__name__ in {attending} and launch.kernel.__name__ not in codes:
                 code, edges = compiled(launch, capability), launch.edges_of_a_warp
                 wide = sum(count for name, count in code.loop.items() if name.startswith('LDG')
