@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import BaseTransform
 
 from graphattn._checks import check_kind, check_seed, check_size
@@ -14,7 +14,6 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pyg_data import ptr_of
 from graphattn.graphs.segments import segment_of
 from graphattn.patterns import Pattern, parse
-from graphattn.transforms.batches import check_data, put
 
 
 class AddAttentionEdges(BaseTransform, Explained):
@@ -148,3 +147,21 @@ class AddAttentionEdges(BaseTransform, Explained):
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}({self.pattern!r}, attr_name={self.attr_name!r})'
+
+
+def check_data(data: Data) -> None:
+    if not isinstance(data, Data):
+        hint = '; pass data.to_homogeneous()' if isinstance(data, HeteroData) else ''
+        raise TypeError(f"'data' must be a PyG Data or a Batch of Data (got "
+                        f"{type(data).__name__}){hint}")
+
+
+def put(data: Data, name: str, values: Tensor, slices: Tensor, shift: Tensor | None = None) -> None:
+    """Set ``data[name]``, given the ``slices`` of graphs and by how much their numbers are
+    shifted."""
+    data[name] = values
+    if hasattr(data, '_slice_dict'):  # PyG reads only this when it takes a batch apart
+        shift = None if shift is None else shift.cpu()
+        # Copies of a batch share the old dicts.
+        data._slice_dict = {**data._slice_dict, name: slices.cpu()}
+        data._inc_dict = {**data._inc_dict, name: shift}

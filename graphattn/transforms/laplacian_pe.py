@@ -15,7 +15,7 @@ from torch_geometric.transforms import BaseTransform
 from graphattn._checks import check_bool, check_edge_index, check_range, check_size
 from graphattn._explained import Explained
 from graphattn.graphs.pyg_data import ptr_of
-from graphattn.transforms.batches import check_data, put
+from graphattn.transforms.add_attention_edges import check_data, put
 
 MAX_DENSE = 200  # up to this number of nodes, all eigenvectors take less time than an iteration
 

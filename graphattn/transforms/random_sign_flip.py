@@ -8,7 +8,7 @@ from torch_geometric.transforms import BaseTransform
 
 from graphattn._explained import Explained
 from graphattn.graphs.pyg_data import ptr_of
-from graphattn.transforms.batches import check_data, put
+from graphattn.transforms.add_attention_edges import check_data, put
 
 
 class RandomSignFlip(BaseTransform, Explained):

@@ -25,6 +25,7 @@ from graphattn.ops.attention.cpu_tiles import (
 )
 from graphattn.ops.cpu.chunks import (
     AHEAD,
+    KeyGrads,
     aligned,
     clear,
     exceeds_cache,
@@ -37,7 +38,6 @@ from graphattn.ops.cpu.chunks import (
     put,
 )
 from graphattn.ops.cpu.gathered import add_products, add_weighted, dots, scatter
-from graphattn.ops.cpu.key_grads import KeyGrads
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.rows import (
     add_row,

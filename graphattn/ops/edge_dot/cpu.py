@@ -8,6 +8,7 @@ from torch import Tensor
 
 from graphattn.ops.cpu.chunks import (
     AHEAD,
+    KeyGrads,
     aligned,
     clear,
     first_from,
@@ -18,7 +19,6 @@ from graphattn.ops.cpu.chunks import (
     put,
 )
 from graphattn.ops.cpu.gathered import add_products, dots
-from graphattn.ops.cpu.key_grads import KeyGrads
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.rows import clear_row, new_rows, node_rows, prefetch_row
 from graphattn.ops.cpu.schedule import (

@@ -17,7 +17,7 @@ from graphattn.ops import LogitTerms
 from graphattn.ops.attention import cpu_few_edges as few_edges
 from graphattn.ops.attention import schema as operators
 from graphattn.ops.cpu import schedule
-from graphattn.ops.cpu.key_grads import KeyGrads
+from graphattn.ops.cpu.chunks import KeyGrads
 from graphattn.ops.cpu.schedule import Edges
 from graphattn.ops.edge_dot import schema as dot_operators
 from graphattn.patterns import RandomKeys
