@@ -226,9 +226,6 @@ def _execute(name: str) -> None:
 
     The module becomes the main module, because jsonargparse resolves functions in the main module,
     and Lightning starts further processes from it.
-
-    Args:
-        name: The module, or a package with a module ``__main__``.
     """
     spec = find_spec(name)
     if spec.submodule_search_locations is not None:  # a package

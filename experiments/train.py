@@ -353,11 +353,7 @@ class TrainCLI(LightningCLI):
 
 def best_is(metric: str) -> Literal['min', 'max']:
     """Return whether the minimum or the maximum of a metric is best, judging by the words in its
-    name.
-
-    Raises:
-        ValueError: The name has none of the known words.
-    """
+    name."""
     words = set(re.split('[/_]', metric))
     if not words & (LESS_IS_BETTER | MORE_IS_BETTER):
         raise ValueError(f"'select_on' must contain one of {', '.join(sorted(LESS_IS_BETTER))} "
@@ -465,12 +461,7 @@ def _without(name: str, arguments: list[str]) -> list[str]:
 
 def _checkpoint(command: str, path: str | None) -> str | None:
     """Return the path of the checkpoint to resume from or to evaluate, or ``None`` if a training
-    starts from the beginning.
-
-    Args:
-        command: ``'fit'``, ``'validate'`` or ``'test'``.
-        path: The value of ``--ckpt_path``.
-    """
+    starts from the beginning."""
     if path is None and command != 'fit':
         raise ValueError(f"'ckpt_path' must be given for {command}, because without a checkpoint "
                          f"an untrained model would be evaluated; pass --ckpt_path "

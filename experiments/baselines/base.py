@@ -64,15 +64,7 @@ class Baseline(nn.Module, ABC):
 
     @abstractmethod
     def attend(self, query: Tensor, key: Tensor, value: Tensor, seed: int) -> Tensor:
-        """Compute attention within each of several sequences of equal length.
-
-        Args:
-            query, key, value (Tensor): ``[num_sequences, heads, length, head_channels]``.
-            seed (int): Seed of random draws, different in each pass.
-
-        Returns:
-            Tensor of the same shape.
-        """
+        """Compute attention within each of several sequences of equal length."""
 
     def reset_parameters(self) -> None:
         """Initialise all parameters again."""
@@ -91,24 +83,7 @@ class Baseline(nn.Module, ABC):
         generator: torch.Generator | None = None,
         return_graph: bool = False,
     ) -> Tensor | tuple[Tensor, None]:
-        """Compute attention within each sequence of a ragged batch.
-
-        Args:
-            x (Tensor): Concatenated tokens of all sequences, ``[num_tokens, channels]``.
-            ptr (Tensor): The start of each sequence, int64 ``[num_sequences + 1]``.
-            source, graph (None): Must be ``None``, because a baseline has no edges.
-            generator (torch.Generator, optional): Generator of random draws; torch's default
-                generator if omitted.
-            return_graph (bool): Whether to return a pair of the output and ``None``. Graph
-                attention returns its graph in that place.
-
-        Returns:
-            Tensor ``[num_tokens, channels]``, or a pair of this tensor and ``None``.
-
-        Raises:
-            TypeError: An argument is of the wrong type.
-            ValueError: A shape does not fit, a sequence is too long, or a source or graph is given.
-        """
+        """Compute attention within each sequence of a ragged batch."""
         check_features(x, self.channels, self.lin_out)
         check_ptr('ptr', ptr, x.size(0), x.device)
         check_generator(generator)

@@ -77,11 +77,6 @@ class Performer(Baseline):
 
         Features are divided by their maximum over the dimensions ``dim``, so that exponentials do
         not overflow. This factor cancels in attention.
-
-        Args:
-            x: Queries or keys, ``[num_sequences, heads, length, head_channels]``.
-            dim: The last dimension for queries, which have one factor each, and the last two for
-                keys, which share one factor.
         """
         x = x * self.head_channels**-0.25
         exponent = x @ self.projection.mT - x.square().sum(dim=-1, keepdim=True) / 2

@@ -76,12 +76,6 @@ class Reformer(Baseline):
 
 
 def _at(x: Tensor, position: Tensor) -> Tensor:
-    """Return the rows of ``x`` at some positions, ``[*position.shape, channels]``.
-
-    Args:
-        x: Values ``[num_sequences, heads, length, channels]``.
-        position: Positions ``[num_sequences, heads, ...]``. Negative positions are missing, and
-            their rows are arbitrary.
-    """
+    """Return the rows of ``x`` at some positions, ``[*position.shape, channels]``."""
     index = position.clamp(min=0).flatten(2).unsqueeze(-1)
     return x.take_along_dim(index, dim=2).unflatten(2, position.shape[2:])

@@ -68,23 +68,7 @@ _MIN_SIZE, _MAX_SIZE = 5, 34
 
 def block_model_graphs(name: str, seed: int = 0, cache: Path = Path('data/cache'),
                        num_graphs: tuple[int, int, int] | None = None) -> dict[str, list[Data]]:
-    """Return the graphs of ``'PATTERN'`` or ``'CLUSTER'``, drawn once and cached.
-
-    Args:
-        name (str): The data set.
-        seed (int): Seed of the graphs.
-        cache (Path): Folder of all caches.
-        num_graphs (tuple of int, optional): Numbers of graphs of the parts, instead of the
-            published numbers.
-
-    Returns:
-        A dict from parts to lists of Data. ``x`` has one-hot features, ``edge_index`` has both
-        directions of each edge, and ``y`` has the int64 classes of the nodes.
-
-    Raises:
-        ValueError: The name is unknown, or a number of graphs is not a multiple of the number of
-            patterns.
-    """
+    """Return the graphs of ``'PATTERN'`` or ``'CLUSTER'``, drawn once and cached."""
     if name not in DISTRIBUTIONS:
         raise ValueError(f"'name' must be {' or '.join(map(repr, DISTRIBUTIONS))} (got {name!r})")
     distribution = DISTRIBUTIONS[name]
@@ -126,17 +110,7 @@ def _pattern(distribution: Distribution,
 
 def _draw(distribution: Distribution, pattern: tuple[np.ndarray, np.ndarray] | None,
           rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw a random graph of a data set.
-
-    Args:
-        distribution: The distribution of the graphs.
-        pattern: The edges and the features of the pattern to plant, or ``None``.
-        rng: The random generator.
-
-    Returns:
-        Three uint8 arrays: the pairs of nodes that are edges, ``[2, num_pairs]``, the features of
-        the nodes, and their classes.
-    """
+    """Draw a random graph of a data set."""
     sizes = rng.integers(_MIN_SIZE, _MAX_SIZE + 1, distribution.num_communities)
     community = np.repeat(np.arange(len(sizes)), sizes)
     edge_prob = np.where(community[:, None] == community, distribution.inside,

@@ -112,11 +112,6 @@ def bytes_of(text: str, max_length: int) -> np.ndarray:
 
 
 def of_texts(rows: list[tuple[bytes, int]], max_length: int) -> Sequences:
-    """Return texts with their classes as sequences of bytes, cut at ``max_length``.
-
-    Args:
-        rows: Pairs of the bytes of a text and its class.
-        max_length: Maximum number of bytes.
-    """
+    """Return texts with their classes as sequences of bytes, cut at ``max_length``."""
     return Sequences.of((np.frombuffer(text[:max_length], np.uint8) for text, _ in rows),
                         [label for _, label in rows])

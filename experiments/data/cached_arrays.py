@@ -23,15 +23,6 @@ def cached_arrays(cache: Path, name: str, parameters: dict[str, Any],
     ``manifest.json`` with ``parameters`` and the digest of each file. The folder is written under
     another name and then renamed, so it is either complete or absent. If arrays are damaged, or
     belong to other parameters, they are computed again.
-
-    Args:
-        cache (Path): The folder of all caches.
-        name (str): The name of the entry.
-        parameters (dict): All values that the arrays depend on, as JSON types.
-        make (Callable): A function that computes the arrays, and returns them by name.
-
-    Raises:
-        OSError: The arrays cannot be written; no partial files remain.
     """
     said = json.loads(json.dumps(parameters))
     folder = cache / f'{name}-{blake2b(json.dumps(parameters).encode(), digest_size=8).hexdigest()}'

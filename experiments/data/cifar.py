@@ -75,11 +75,7 @@ def _of_files(path: str, of_colours: Callable[[np.ndarray], np.ndarray], about: 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Read a file of 10,000 images. Return their colours, uint8 ``[10000, 3, 1024]``, and their
-    classes.
-
-    Raises:
-        ValueError: The file is missing, has another length, or has an invalid label.
-    """
+    classes."""
     length = IMAGES_PER_FILE * (1 + 3 * PIXELS)
     with readable(f'{path} cannot be read',
                   "'path' must be the folder of the binary version of CIFAR-10"):

@@ -44,12 +44,6 @@ def split_digits(path: str | None = None) -> list[np.ndarray]:
 
     The parts are 1,257 rows for training, 180 for development and 360 for testing. The split is
     fixed and stratified.
-
-    Args:
-        path (str, optional): A file to read in place of scikit-learn's.
-
-    Raises:
-        ValueError: The file cannot be read, or a line of it is malformed.
     """
     from sklearn.model_selection import train_test_split
 

@@ -87,22 +87,6 @@ def graph_parts(about: str, graphs: dict[str, Sequence[Data]] | Sequence[Data],
 
     One graph is divided by its masks. Several graphs, or the nodes of a graph without masks, are
     divided at random, with 80 % for training.
-
-    Args:
-        about (str): A description of the graphs for messages.
-        graphs (dict or sequence): The graphs of ``train``, ``val`` and ``test``, or all graphs.
-        target (str, optional): ``'classes'``, ``'labels'`` or ``'values'``.
-        level (str, optional): ``'node'`` or ``'graph'``.
-        classes (tuple of str, optional): The names of the classes.
-        seed (int): Seed of the division, if it is random.
-        split (int): Index of the division, if masks contain several.
-
-    Returns:
-        GraphParts. The graphs are copies that have ``x``. Real features are float32 and categories
-        int64. Classes are int64 ``[rows]``, and labels and values are float32 ``[rows, columns]``.
-
-    Raises:
-        ValueError: A graph is malformed; the message names it.
     """
     parts = graphs if isinstance(graphs, dict) else {'all': graphs}
     parts = {part: list(some) for part, some in parts.items()}

@@ -45,20 +45,6 @@ def own_graphs(path: Path, target: Target | None = None, undirected: bool = True
       division is random. If there is a ``graphs.csv`` (``graph``, ``label``, ``part``), each graph
       has a target instead of each node. Other columns of nodes and edges are features, and must be
       numbers. Other columns of graphs are left out.
-
-    Args:
-        path (Path): The file or folder.
-        target (str, optional): The kind of the labels, ``'classes'`` or ``'values'``. If omitted,
-            labels with a fraction are values, and other labels are classes.
-        undirected (bool): Whether to add the reverse of each edge of GraphML and CSV files that
-            lack it.
-        seed (int): Seed of the division, if it is random.
-        classes (sequence of str, optional): The names of the classes in order. If omitted, the
-            labels are the names.
-        split (int): Index of the division, if the masks of a ``.pt`` file contain several.
-
-    Raises:
-        ValueError: A file is missing or malformed; the message names file and line.
     """
     path = Path(path)
     if path.is_dir():
@@ -209,13 +195,7 @@ def _of_tables(about: str, tables: _Tables, target: Target | None, undirected: b
 
 
 def _rows_of_graphs(owners: _Rows, nodes: dict[str, _Rows], level: str) -> dict[str, list[int]]:
-    """Return which rows of a table have the targets of each graph, by the name of the graph.
-
-    Args:
-        owners: The table of targets: graphs.csv, or nodes.csv.
-        nodes: The nodes of each graph, by its name.
-        level: ``'graph'`` or ``'node'``.
-    """
+    """Return which rows of a table have the targets of each graph, by the name of the graph."""
     found: dict[str, list[int]] = {}
     for number, (row, place) in enumerate(zip(owners.rows, owners.where)):
         name = _graph_of(row)

@@ -21,15 +21,6 @@ def homogeneous(graph: HeteroData, node_type: str | None = None) -> Data:
     other types. Further columns mark the type of a node by a 1. ``edge_attr`` is the index of the
     edge's type, int64 ``[num_edges, 1]``. Only nodes of ``node_type`` have targets and count in
     masks.
-
-    Args:
-        graph (HeteroData): The graph.
-        node_type (str, optional): The type of the nodes with targets. If omitted, the only type
-            with ``y``.
-
-    Raises:
-        ValueError: ``node_type`` has no targets, or is omitted although not exactly one type has
-            targets.
     """
     with_targets = [kind for kind in graph.node_types if 'y' in graph[kind]]
     if node_type is None and len(with_targets) == 1:

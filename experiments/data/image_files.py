@@ -115,11 +115,7 @@ class ImageFiles(SequenceSource):
 def read_image(path: Path, size: tuple[int, int] | None = None,
                colour: bool = False) -> np.ndarray:
     """Read an image, and return its pixels, uint8 ``[rows, columns]``, or ``[rows, columns, 3]`` in
-    ``colour``.
-
-    Raises:
-        ValueError: The image cannot be read, is too large, or has more than 8 bits per value.
-    """
+    ``colour``."""
     from PIL import Image, ImageOps
 
     try:

@@ -107,11 +107,7 @@ def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Read the images of a released array, uint8 ``[num_images, 12288]``, without unpickling.
-
-    Raises:
-        ValueError: The file cannot be read, or has unexpected contents.
-    """
+    """Read the images of a released array, uint8 ``[num_images, 12288]``, without unpickling."""
     try:
         check_arrays(path)
         with np.load(path, allow_pickle=False) as file:
@@ -128,11 +124,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def read_picture(path: Path) -> np.ndarray:
-    """Read a PNG picture, uint8 ``[12288]``.
-
-    Raises:
-        ValueError: The picture cannot be read, or has another size or mode.
-    """
+    """Read a PNG picture, uint8 ``[12288]``."""
     from PIL import Image
 
     try:

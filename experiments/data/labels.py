@@ -24,14 +24,6 @@ def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) 
 
     Found names are sorted. Numbers sort numerically. Equal numbers, such as 1 and 01, sort
     alphabetically.
-
-    Args:
-        labels (Iterable of str): The label of each training example.
-        given (list of str, optional): The classes in order.
-        where (str): The file or folder of the examples.
-
-    Raises:
-        ValueError: There are fewer than two classes, or a class is given twice.
     """
     if given is not None and len(set(given)) < len(given):
         raise ValueError(f"'classes' must contain different names (got {', '.join(given)})")
@@ -47,16 +39,7 @@ def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) 
 
 def class_numbers(labels: Sequence[str], classes: Sequence[str],
                   where: Callable[[int], str]) -> np.ndarray:
-    """Return the number of each example's class, int64 ``[num_examples]``.
-
-    Args:
-        labels (list of str): The label of each example.
-        classes (tuple of str): The names of the classes.
-        where (Callable): Returns the location of an example in its file, by its index.
-
-    Raises:
-        ValueError: A label is not a class.
-    """
+    """Return the number of each example's class, int64 ``[num_examples]``."""
     number = {name: place for place, name in enumerate(classes)}
     for place, label in enumerate(labels):
         if label not in number:
@@ -72,19 +55,6 @@ def stratified(keys: Iterable[Hashable], label: np.ndarray, parts: Sequence[str]
     A tenth of each class is for each of ``parts``, and the rest for training.
 
     Equal examples stay in one part. A class with too few examples is for training only.
-
-    Args:
-        keys (Iterable): A key of each example. Two examples are equal if their keys are equal.
-        label (np.ndarray): The class of each example, int64 ``[num_examples]``.
-        parts (list of str): The parts besides ``train``; if empty, all examples are in ``train``.
-        seed (int): Seed of the division.
-        where (str): The file or folder of the examples.
-
-    Returns:
-        dict: The indices of the examples in ``train`` and in each of ``parts``.
-
-    Raises:
-        ValueError: No class has ten different examples.
     """
     from sklearn.model_selection import StratifiedKFold
 

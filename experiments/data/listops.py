@@ -137,21 +137,7 @@ class GeneratedListOps(SequenceSource):
 
 @jit()
 def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, max_args):
-    """Draw random trees whose length is between two limits, which are excluded.
-
-    Args:
-        rng: The random generator.
-        num_trees: Number of trees to draw.
-        max_attempts: Maximum number of drawn trees, those of other lengths included.
-        min_length: Lower limit of the number of tokens.
-        max_length: Upper limit of the number of tokens.
-        max_depth: Maximum depth of a tree.
-        max_args: Maximum number of arguments of an operator.
-
-    Returns:
-        The tokens of all trees one after the other, and the start of each tree. After
-        ``max_attempts`` there may be fewer trees than ``num_trees``.
-    """
+    """Draw random trees whose length is between two limits, which are excluded."""
     tokens = np.empty(num_trees * max_length, np.uint8)
     ptr = np.zeros(num_trees + 1, np.int64)
     kept = 0
@@ -192,16 +178,6 @@ def draw_tree(rng, tokens, max_depth, max_args):
 
 def evaluate(tokens: np.ndarray, ptr: np.ndarray) -> np.ndarray:
     """Evaluate each tree.
-
-    Args:
-        tokens (np.ndarray): Indices into ``SYMBOLS``, uint8 ``[num_tokens]``.
-        ptr (np.ndarray): The start of each tree, int64 ``[num_trees + 1]``.
-
-    Returns:
-        np.ndarray: Digits, int64 ``[num_trees]``.
-
-    Raises:
-        ValueError: A sequence is not a tree.
 
     Example:
         >>> import numpy as np

@@ -22,14 +22,6 @@ def glance_accuracies(learn: Sequences, test: Sequences) -> dict[str, float]:
 
     A baseline guesses the most frequent value among the trees of ``learn`` in which these few
     tokens are the same.
-
-    Args:
-        learn (Sequences): Trees in which values are counted.
-        test (Sequences): Trees whose values are guessed.
-
-    Returns:
-        dict: The accuracy, from 0 to 1, of each baseline. The tokens known are: none, the root, the
-            root and its first argument, or the root and those of its arguments that are digits.
     """
     return {name: _accuracy(glance, learn, test) for name, glance in GLANCES.items()}
 

@@ -42,11 +42,7 @@ class ListOpsFiles(SequenceSource):
 
 
 def read_listops(path: Path, max_length: int) -> Sequences:
-    """Read the trees of one file, cut at ``max_length`` tokens.
-
-    Raises:
-        ValueError: The file is missing or a line is malformed; the message names the file and line.
-    """
+    """Read the trees of one file, cut at ``max_length`` tokens."""
     trees, targets = [], []
     with readable(f'{path} cannot be read',
                   "'path' must be the folder of Long Range Arena's basic_train.tsv, basic_val.tsv "

@@ -21,19 +21,6 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
     in the training sequences, and t(c) is the number of different symbols that follow c in them.
     :math:`p_{-1}` is uniform. Sequences are padded with an additional symbol.
 
-    Args:
-        train (sequence of np.ndarray): Sequences in which n-grams are counted; their symbols are
-            below ``num_symbols``.
-        test (sequence of np.ndarray): Sequences to predict.
-        order (int): Number of symbols of context, 0 for unigrams. ``(num_symbols + 1) ** (order +
-            1)`` must be at most ``2 ** 64``.
-        num_symbols (int): Number of different symbols.
-        both_sides (bool): Whether the context is alternately from before and after the symbol. If
-            false, all of it is from before the symbol.
-
-    Raises:
-        ValueError: An argument is out of range, or ``test`` has no symbols.
-
     Source: Witten and Bell, "The zero-frequency problem" (1991), method C.
     """
     base = num_symbols + 1
@@ -64,16 +51,7 @@ def ngram_bits(train: Sequence[np.ndarray], test: Sequence[np.ndarray], order: i
 
 def _between_ends(sequences: Sequence[np.ndarray], order: int,
                   num_symbols: int) -> tuple[np.ndarray, np.ndarray]:
-    """Join sequences in one array with end symbols between them.
-
-    Args:
-        sequences: The sequences.
-        order: Number of end symbols before and after each sequence.
-        num_symbols: Number of symbols, which is also the end symbol.
-
-    Returns:
-        The joined array, and the positions of its symbols that are not end symbols.
-    """
+    """Join sequences in one array with end symbols between them."""
     end = np.full(order, num_symbols, dtype=np.uint64)
     row = [end, *(part for sequence in sequences
                   for part in (np.asarray(sequence).astype(np.uint64), end))]
@@ -84,18 +62,7 @@ def _between_ends(sequences: Sequence[np.ndarray], order: int,
 
 def _numbers(row: np.ndarray, places: np.ndarray, offsets: Sequence[int],
              base: int) -> tuple[np.ndarray, np.ndarray]:
-    """Encode the symbols around some positions as numbers.
-
-    Args:
-        row: The symbols, uint64.
-        places: The positions.
-        offsets: Where the symbols of the context are, relative to the position.
-        base: Number of different symbols, the end symbol included.
-
-    Returns:
-        Two uint64 arrays ``[len(places)]``: the number of the context, and the number of the
-        context together with the symbol at the position.
-    """
+    """Encode the symbols around some positions as numbers."""
     context = np.zeros(len(places), dtype=np.uint64)
     for distance in offsets:
         context = context * np.uint64(base) + row[places + distance]
@@ -111,10 +78,6 @@ def png_bits(images: Sequences, shape: tuple[int, int, int]) -> float:
     """Return the number of bits per byte of images that are compressed as PNG.
 
     All images are stacked in one picture, so that the header of the file is negligible.
-
-    Args:
-        images (Sequences): Images in raster order.
-        shape (tuple): Rows, columns and colours of each image.
     """
     from PIL import Image
 

@@ -173,13 +173,7 @@ class Drawings(NamedTuple):
 
 
 def draw_images(rng: np.random.Generator, number: int, settings: Settings) -> Drawings:
-    """Draw ``number`` random images of the task.
-
-    Args:
-        rng (np.random.Generator): The random generator.
-        number (int): Number of images.
-        settings (Settings): One of ``SETTINGS``, or other settings.
-    """
+    """Draw ``number`` random images of the task."""
     shape = settings.size, settings.size
     drawn = Drawings(np.empty((number, *shape), np.uint8), np.empty(number, np.uint8),
                      np.empty((number, 2, *shape), np.float32), np.empty((number, 2, 2), np.int64),
@@ -261,13 +255,7 @@ def draw_dashes(settings: Settings) -> Dashes:
 
 def _draw_dash(settings: Settings, margin: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
     """Return two arrays for a dash that begins at the centre: the dash itself, and the room around
-    it that other dashes must not enter.
-
-    Args:
-        settings: The sizes.
-        margin: Width of the room around the dash, in pixels.
-        angle: Direction of the dash, in radians.
-    """
+    it that other dashes must not enter."""
     from PIL import Image, ImageDraw
     from scipy.ndimage import grey_dilation
 
@@ -310,17 +298,7 @@ def opposite(angle):
 @jit()
 def _draw_image(rng, settings, dashes, label, image, contour, disc):
     """Draw one image of the task into the given arrays, and return the number of attempts at its
-    contours.
-
-    Args:
-        rng: The random generator.
-        settings: The sizes.
-        dashes: The dashes, from :func:`draw_dashes`.
-        label: 1 to put both discs on one contour, and 0 for different contours.
-        image: The grey levels, uint8 ``[size, size]``.
-        contour: The two contours alone, float32 ``[2, size, size]``.
-        disc: Row and column of each disc, int64 ``[2, 2]``.
-    """
+    contours."""
     path = np.empty((2, settings.contour_length, 3), np.int64)  # index and position of each dash
     mask = empty_mask(settings)
     attempts = 1
@@ -362,16 +340,7 @@ def empty_mask(settings):
 @jit()
 def find_contours(rng, settings, dashes, mask, path):
     """Find places for the dashes of the two long contours, alternately dash by dash. Return whether
-    there was room.
-
-    Args:
-        rng: The random generator.
-        settings: The sizes.
-        dashes: The dashes.
-        mask: The mask of the image, which is updated.
-        path: The index, row and column of each dash, int64 ``[2, contour_length, 3]``, which is
-            written.
-    """
+    there was room."""
     pivot = np.empty((2, 2), np.int64)
     if not (find_first_seed(rng, settings, dashes, pivot[0], path[0, 0])
             and find_second_seed(rng, settings, dashes, path[0, 0], pivot[1], path[1, 0])):
@@ -402,15 +371,7 @@ def find_distractor(rng, settings, dashes, mask, path):
 @jit()
 def find_first_seed(rng, settings, dashes, pivot, seed):
     """Find a random seed, the first dash of a contour, in the middle of an empty image. Return
-    whether there was room.
-
-    Args:
-        rng: The random generator.
-        settings: The sizes.
-        dashes: The dashes.
-        pivot: The point at which the contour can turn next, int64 ``[2]``, which is written.
-        seed: Index, row and column of the seed, int64 ``[3]``, which is written.
-    """
+    whether there was room."""
     for _ in range(SEGMENT_TRIALS):
         number = rng.integers(0, NUM_ANGLES)
         if dashes.num_places[number] == 0:
@@ -474,15 +435,6 @@ def find_dash(rng, settings, dashes, mask, pivot, path):
 
     The position of the dash is drawn in proportion to its weight times the free fraction of its
     surroundings.
-
-    Args:
-        rng: The random generator.
-        settings: The sizes.
-        dashes: The dashes.
-        mask: The mask of the image, which is updated.
-        pivot: The point at which the contour turns, int64 ``[2]``, which is updated.
-        path: Index, row and column of the dash before and of the new dash, int64 ``[2, 3]``. The
-            second row is written.
     """
     last = path[0, 0]
     pivot_y, pivot_x = moved(pivot[0], pivot[1], dashes.angle[last],
@@ -531,14 +483,7 @@ def moved(y, x, angle, distance):
 
 @jit()
 def find_room(mask, room, border, places):
-    """Find the positions where a seed fits, write them into ``places``, and return their number.
-
-    Args:
-        mask: The mask of the image.
-        room: The pixels around the seed that must be free, bool ``[height, height]``.
-        border: Number of pixels that the room must be away from the edge of the image.
-        places: The rows and columns that are found, int64 ``[size ** 2, 2]``.
-    """
+    """Find the positions where a seed fits, write them into ``places``, and return their number."""
     reach, number = len(room) // 2, 0
     if not (room[reach:, reach:].any() and room[reach:, :reach + 1].any()
             and room[:reach + 1, reach:].any() and room[:reach + 1, :reach + 1].any()):

@@ -89,11 +89,7 @@ class PathfinderFiles(SequenceSource):
 
 
 def read_picture(path: Path, size: int) -> np.ndarray:
-    """Read the grey levels of a square picture, uint8 ``[size, size]``.
-
-    Raises:
-        ValueError: The picture is missing, damaged or of another size; the message names it.
-    """
+    """Read the grey levels of a square picture, uint8 ``[size, size]``."""
     from PIL import Image
 
     try:

@@ -24,20 +24,6 @@ def pyg_dataset(name: str, root: str, arguments: dict[str, Any] | None = None, s
     If ``root`` has no files, PyG downloads and processes them. The division into parts is the data
     set's own: its argument ``split``, OGB's indices, or masks of nodes. If there is none, the
     division is random.
-
-    Args:
-        name (str): The class, such as ``'ZINC'`` or ``'LRGBDataset'``.
-        root (str): The folder of the data set.
-        arguments (dict, optional): Further arguments, such as ``{'name': 'Peptides-func'}``.
-        seed (int): Seed of the division, if it is random.
-        target (str, optional): ``'classes'``, ``'labels'`` or ``'values'``; if omitted, the kind is
-            inferred from the targets.
-        node_type (str, optional): The type of the nodes with targets, for heterogeneous graphs.
-        split (int): Index of the division, if masks contain several.
-
-    Raises:
-        ValueError: The data set is unknown, or its files cannot be read. The message has one line
-            and names the data set.
     """
     arguments = dict(arguments or {})
     is_ogb = name.startswith(('ogbg-', 'ogbn-'))

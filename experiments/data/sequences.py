@@ -96,20 +96,13 @@ class SequenceSource(ABC):
     @abstractmethod
     def read(self, max_length: int) -> SequenceData:
         """Return all sequences, cut at ``max_length`` tokens. Every call returns the same
-        sequences.
-
-        Raises:
-            ValueError: A file is missing or malformed; the message names the file.
-        """
+        sequences."""
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
         """Yield the name of each unlabelled example in a file, and the ids of its one or two
         sequences.
 
         The base class reads a NumPy array, see :func:`experiments.data.token_files.read_tokens`.
-
-        Raises:
-            ValueError: The file cannot be read, or its contents are invalid.
         """
         return token_rows(path)
 
@@ -137,16 +130,6 @@ def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
 
     A part that is missing gets a tenth of the training part, see
     :func:`experiments.data.labels.stratified`.
-
-    Args:
-        about: A short description of the data.
-        parts: The sequences of ``train``, and of ``dev`` and ``test`` if they were given.
-        num_tokens: Number of different symbols.
-        classes: The names of the classes in order; if ``None``, the labels of the training part.
-        seed: Seed of the division.
-
-    Raises:
-        ValueError: A label is not a class, or there are too few examples to divide.
     """
     names = class_names(parts['train'].labels, classes, parts['train'].source)
     all_parts = {name: Sequences.of(part.sequences,
@@ -171,11 +154,7 @@ def check_at_least(least: int, **sizes: int) -> None:
 
 
 def check_labels(label: np.ndarray, num_classes: int, where: str) -> None:
-    """Raise an error unless the labels are numbers of classes, from 0 to ``num_classes - 1``.
-
-    Raises:
-        ValueError: A label is out of range; the message begins with ``where``.
-    """
+    """Raise an error unless the labels are numbers of classes, from 0 to ``num_classes - 1``."""
     wrong = np.flatnonzero((label < 0) | (label >= num_classes))
     if len(wrong):
         raise ValueError(f"{where}: expected labels from 0 to {num_classes - 1} (got "

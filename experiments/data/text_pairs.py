@@ -43,11 +43,7 @@ class AanPairs(ByteSource):
 
 
 def read_pairs(path: Path, max_length: int) -> Sequences:
-    """Read the pairs of one file. Each text is cut at ``max_length`` bytes.
-
-    Raises:
-        ValueError: The file is missing or a line is malformed; the message names the file and line.
-    """
+    """Read the pairs of one file. Each text is cut at ``max_length`` bytes."""
     texts, labels = [], []
     with readable(f'{path} cannot be read',
                   "'path' must be the folder of Long Range Arena's new_aan_pairs.train.tsv, "

@@ -8,15 +8,7 @@ from experiments.data.sequences import SequenceData, Sequences
 
 
 def token_counts_accuracy(data: SequenceData) -> float:
-    """Return the accuracy of a logistic regression on symbol counts, fitted on the training part.
-
-    Args:
-        data (SequenceData): The sequences of a task. The two sequences of a pair are counted
-            separately.
-
-    Returns:
-        float: The accuracy on the test part, from 0 to 1.
-    """
+    """Return the accuracy of a logistic regression on symbol counts of the training part."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

@@ -19,9 +19,6 @@ def read_tokens(path: Path) -> np.ndarray:
 
     They are the array ``tokens`` of an ``.npz`` file, or the array of an ``.npy`` file, which is
     memory-mapped.
-
-    Raises:
-        ValueError: The file cannot be read, or contains something else.
     """
     if path.suffix not in ('.npy', '.npz'):
         raise ValueError(f"{path}: expected a NumPy file of token ids with the suffix .npy or .npz")
@@ -37,9 +34,6 @@ def read_labels(path: Path, num_examples: int) -> list[str]:
 
     The labels are the array ``label`` of an ``.npz`` file, or the array in ``NAME_label.npy`` next
     to ``NAME.npy``.
-
-    Raises:
-        ValueError: The file cannot be read, or contains something else.
     """
     if path.suffix == '.npz':
         label = _read_array(path, LABEL)
@@ -63,11 +57,7 @@ def token_rows(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
 
 
 def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
-    """Return token ids unchanged, or raise an error if an id is negative or too large.
-
-    Raises:
-        ValueError: An id is negative or too large; the message begins with ``where``.
-    """
+    """Return token ids unchanged, or raise an error if an id is negative or too large."""
     for value in (tokens.min(), tokens.max()):
         if not 0 <= value <= MAX_ID:
             raise ValueError(f"{where}: expected token ids from 0 to {MAX_ID:,} (got {value})")

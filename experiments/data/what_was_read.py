@@ -37,10 +37,6 @@ def listed(folder: Path, suffixes: tuple[str, ...] = ()) -> Listing:
 
     Hidden files, files in hidden folders such as ``.ipynb_checkpoints``, and files with other
     suffixes are left out.
-
-    Args:
-        folder (Path): The folder.
-        suffixes (tuple of str): Accepted suffixes, in lower case; all if omitted.
     """
     files = sorted(file for file in folder.rglob('*') if file.is_file())
     reasons = [_reason(file.relative_to(folder), suffixes) for file in files]
@@ -50,12 +46,7 @@ def listed(folder: Path, suffixes: tuple[str, ...] = ()) -> Listing:
 
 @contextmanager
 def readable(what: str, advice: str = '') -> Iterator[None]:
-    """Return a context that turns an OSError, while a file is read, into a ValueError.
-
-    Args:
-        what (str): The beginning of the message, with the name of the file.
-        advice (str): The end of the message.
-    """
+    """Return a context that turns an OSError, while a file is read, into a ValueError."""
     try:
         yield
     except OSError as error:
@@ -64,13 +55,7 @@ def readable(what: str, advice: str = '') -> Iterator[None]:
 
 
 def tell(where: str | Path, read: str, left_out: Mapping[str, int]) -> None:
-    """Print one line that says what was read from a file or folder, and what was left out.
-
-    Args:
-        where: The file or folder.
-        read: What was read, such as '3 rows'.
-        left_out: How much was left out, by reason.
-    """
+    """Print one line that says what was read from a file or folder, and what was left out."""
     others = ', '.join(f'{reason}: {count:,}' for reason, count in left_out.items() if count)
     line = f'{where}: {read}{f"; left out: {others}" if others else ""}'
     # names may have characters that the terminal's encoding lacks
@@ -86,22 +71,12 @@ def unread(names: Iterable[str], used: Collection[str], what: str = 'columns') -
 
 
 def number_of(what: str, number: int) -> str:
-    """Return a number with its noun in the singular or plural, such as '1 file' or '2 files'.
-
-    Args:
-        what: The noun in the singular.
-        number: The number.
-    """
+    """Return a number with its noun in the singular or plural, such as '1 file' or '2 files'."""
     return f'{number:,} {what}{"s" * (number != 1)}'
 
 
 def check_is_text(path: Path) -> None:
-    """Raise an error if a file begins like a known format that is not text, such as gzip.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: The file is not text; the message names its format and the remedy.
-    """
+    """Raise an error if a file begins like a known format that is not text, such as gzip."""
     try:
         with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
             head = file.read(max(map(len, NO_TEXT)))

@@ -121,11 +121,6 @@ class Training(L.LightningModule):
         """Log values that are means over ``weight`` examples of a batch.
 
         Lightning averages the values over the epoch and over all processes, weighted by ``weight``.
-
-        Args:
-            values: The means by name.
-            weight: Number of examples.
-            prog_bar: Whether to show the values in the progress bar.
         """
         # Lightning divides by the mean of the processes' weights. If weights are integers, it
         # rounds this mean.
@@ -135,11 +130,7 @@ class Training(L.LightningModule):
 
     def mask_penalty(self, graphs: list[BipartiteGraph | PairMask]) -> Tensor | float:
         """Return the penalty on the learned masks that were used in a forward pass; 0 without
-        learned masks.
-
-        Args:
-            graphs: The graph or soft mask of each layer.
-        """
+        learned masks."""
         masks = {id(graph): graph for graph in graphs if isinstance(graph, PairMask | MaskGraph)}
         if self.mask_weight == 0.:
             return 0.
@@ -218,14 +209,7 @@ def _check_output(model: nn.Module, given: tuple, output: Tensor | tuple) -> Non
 
 
 def share_of_peak(step: int, total: int, warmup: float, decay: Decay) -> float:
-    """Return the learning rate in a training step as a fraction of its peak.
-
-    Args:
-        step: Number of the step.
-        total: Number of steps of the training.
-        warmup: Fraction of the steps in which the rate rises.
-        decay: The decay, as in :class:`Training`.
-    """
+    """Return the learning rate in a training step as a fraction of its peak."""
     rise = max(1, round(warmup * total))
     if step < rise:
         return (step + 1) / rise

@@ -90,15 +90,7 @@ class Classification(Training):
 
     def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
                  graphs: list[BipartiteGraph | PairMask]) -> None:
-        """Log the loss, the accuracy and the densities of the graphs for a batch.
-
-        Args:
-            stage: 'train', 'val' or 'test'.
-            batch: The batch.
-            loss: The loss.
-            logits: The logits of the examples.
-            graphs: The graph of each layer.
-        """
+        """Log the loss, the accuracy and the densities of the graphs for a batch."""
         num_labels = (batch.label != NO_LABEL).sum()
         is_right = logits.argmax(dim=-1) == batch.label
         accuracy = is_right.sum().float() / num_labels.clamp(min=1)

@@ -12,10 +12,6 @@ def densities(graphs: list[BipartiteGraph | PairMask], num_sequences: int) -> di
     """Return the mean density of each head of each layer, by names such as ``layer0/head1``.
 
     A graph that several layers share is reported once, and so is a graph that all heads share.
-
-    Args:
-        graphs (list): The graph of each layer.
-        num_sequences (int): Number of sequences in the batch.
     """
     is_shared = len(graphs) > 1 and all(graph is graphs[0] for graph in graphs)
     layers = {'all_layers': graphs[0]} if is_shared else {

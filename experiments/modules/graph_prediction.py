@@ -134,10 +134,6 @@ class GraphPrediction(Training):
         are not missing.
 
         The loss is 0 if all targets are missing.
-
-        Args:
-            out: The outputs.
-            y: The targets.
         """
         is_given = _is_given(y)
         out, y = out[is_given], y[is_given]
@@ -177,12 +173,6 @@ def _counted(batch: Data, stage: str, out: Tensor, target: Target) -> tuple[Tens
     """Return the outputs and the targets of the nodes or graphs that count in a stage.
 
     Classes are int64 ``[num_examples]``, and labels or values are ``[num_examples, out_channels]``.
-
-    Args:
-        batch: The batch.
-        stage: ``'train'``, ``'val'`` or ``'test'``.
-        out: The outputs of all nodes or graphs.
-        target: The kind of targets.
     """
     y = batch.y
     is_class = target == 'classes'

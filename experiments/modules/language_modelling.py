@@ -102,12 +102,6 @@ class LanguageModelling(Training):
         """Return the cross-entropy of a task, and log it together with the accuracy under ``name``.
 
         The loss is 0 if there is nothing to predict.
-
-        Args:
-            name: Name of the task in the log.
-            logits: Logits ``[num_targets, classes]``.
-            target: Right classes, int64 ``[num_targets]``.
-            size: Number of sequences of the batch.
         """
         loss = F.cross_entropy(logits, target, reduction='sum') / max(1, size)
         accuracy = (logits.argmax(dim=-1) == target).sum().float() / max(1, size)

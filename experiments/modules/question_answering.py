@@ -212,12 +212,7 @@ class QuestionAnswering(Training):
 
 
 def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
-    """Return the loss of :class:`QuestionAnswering`, averaged over windows.
-
-    Args:
-        logits: Logits of the first and the last token of an answer, ``[num_tokens, 2]``.
-        batch: The batch with the right answers.
-    """
+    """Return the loss of :class:`QuestionAnswering`, averaged over windows."""
     # The loss is computed in float32, as torch's cross-entropy is under autocast.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     is_answer = torch.zeros_like(logits, dtype=torch.bool)

@@ -48,14 +48,6 @@ def next_tokens(tokens: Tensor, ptr: Tensor, padding_token: int | None = None) -
     """Return for each token the token that follows in the same sequence, int64 ``[num_tokens]``.
 
     The last token of a sequence and padding have no next token, which ``NO_LABEL`` marks.
-
-    Args:
-        tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
-        ptr (Tensor): The start of each sequence, int64 ``[num_sequences + 1]``.
-        padding_token (int, optional): The id of padding.
-
-    Returns:
-        int64 Tensor ``[num_tokens]``, ``NO_LABEL`` where there is nothing to predict.
     """
     is_last = tokens.new_zeros(len(tokens) + 1, dtype=torch.bool).index_fill(0, ptr[1:], True)[1:]
     is_padding = tokens == (NO_LABEL if padding_token is None else padding_token)

@@ -17,19 +17,7 @@ from graphattn.sources import PatternSource
 def graph_of_questions(encoder: Encoder, tokens: Tensor, ptr: Tensor, num_asked: Tensor, *,
                        is_global: bool, links_equal: bool) -> BipartiteGraph | None:
     """Return the graph of the encoder's pattern with additional edges for questions, or ``None`` if
-    no such edges are requested.
-
-    Args:
-        encoder (Encoder): The encoder, whose layers share a source.
-        tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
-        ptr (Tensor): The start of each sequence, int64 ``[num_sequences + 1]``.
-        num_asked (Tensor): Number of leading tokens of each sequence that belong to the question,
-            [CLS] and [SEP] included, int64 ``[num_sequences]``.
-        is_global (bool): Whether the question's tokens attend to all tokens of their sequence and
-            are attended by all, as in Longformer's tasks.
-        links_equal (bool): Whether to add edges between the words of the question and equal words
-            of the text.
-    """
+    no such edges are requested."""
     if not is_global and not links_equal:
         return None
     more = []
@@ -63,11 +51,7 @@ def segments_for(encoder: Encoder, segments: Tensor) -> Tensor | None:
 
 def check_shares_a_pattern(encoder: Encoder, option: str) -> None:
     """Raise an error unless all heads and layers of an encoder share one pattern, which ``option``
-    requires because it adds edges to the pattern.
-
-    Raises:
-        ValueError: The layers do not share a single pattern for all heads.
-    """
+    requires because it adds edges to the pattern."""
     source = getattr(encoder, 'source', None)
     if not isinstance(source, PatternSource) or source.per_head:
         raise ValueError(f"'{option}' requires an encoder with share_source=True and a "

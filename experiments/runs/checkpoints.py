@@ -150,11 +150,7 @@ class StepCheckpoints(Checkpoint):
 
 
 def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint that :func:`read_checkpoint` can verify, and flush the file to disk.
-
-    Raises:
-        OSError: The disk is full, or permission is denied.
-    """
+    """Write a checkpoint that :func:`read_checkpoint` can verify, and flush the file to disk."""
     buffer = io.BytesIO()
     torch.save(checkpoint, buffer)
     content = buffer.getbuffer()
@@ -168,12 +164,7 @@ def write_checkpoint(checkpoint: dict[str, Any], path: Path) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint that :func:`write_checkpoint` wrote, onto the CPU.
-
-    Raises:
-        OSError: The file does not exist, or permission is denied.
-        ValueError: The file is damaged, or not a checkpoint.
-    """
+    """Read a checkpoint that :func:`write_checkpoint` wrote, onto the CPU."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError('not a file')  # a pipe or a device may be endless
     content = path.read_bytes()
@@ -208,11 +199,6 @@ def newest_good(path: Path) -> Path:
 
     It is ``path``. If ``path`` is a ``last.ckpt`` that is damaged or missing, it is the
     ``previous.ckpt`` beside it.
-
-    Raises:
-        OSError: The file does not exist, or permission is denied.
-        ValueError: The checkpoint is damaged or contains only weights, and so does the previous
-            checkpoint if there is one.
     """
     try:
         _check_resumable(path)

@@ -13,11 +13,6 @@ def run_function(function: Callable[..., object], as_positional: bool = True) ->
     """Run a function with the arguments of the command line.
 
     An error exits with a message of one line, see :func:`~experiments.runs.command.run_or_exit`.
-
-    Args:
-        function (Callable): The function to run.
-        as_positional (bool): Whether arguments without a default are positional on the command
-            line.
     """
     def run() -> None:
         try:

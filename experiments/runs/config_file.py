@@ -98,12 +98,7 @@ def _dump(config: dict[str, Any]) -> str:
 
 def laid_over(*paths: Path) -> dict[str, Any]:
     """Read configs from files, and return one dict of them. Later configs override earlier configs,
-    as on the command line.
-
-    Raises:
-        ValueError: A file is not YAML.
-        OSError: A file cannot be read.
-    """
+    as on the command line."""
     config: dict[str, Any] = {}
     for path in paths:
         lay_over(config, on_its_base(read_yaml(path)))
@@ -143,17 +138,7 @@ def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def built(config: dict[str, Any], trust: Iterable[str] | None = (), **types: type) -> Namespace:
-    """Build the objects that a config describes.
-
-    Args:
-        config (dict): A config with ``class_path`` and ``init_args`` under each of the names.
-        trust (iterable of str, optional): Packages whose classes the config may name, besides
-            :data:`graphattn.utils.trust.TRUSTED`; with ``None``, all packages.
-        **types: The required base class of the object under each name.
-
-    Raises:
-        Exception: Any error of jsonargparse or of the built classes.
-    """
+    """Build the objects that a config describes."""
     bound_aliases()
     parser = Parser(exit_on_error=False)
     parser.is_nested = False

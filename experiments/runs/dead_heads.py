@@ -20,14 +20,6 @@ def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str
     eleven of their edges. With :math:`\delta = 0`, they are the heads without edges. In a learned
     mask, they are the heads whose mask keeps no pair. Fixed edges count as kept, so heads of
     patterns are never in the list.
-
-    Args:
-        model (nn.Module): The trained model.
-        density (dict): The density of each head in evaluation, without exploration, by names such
-            as ``layer0/head1``.
-
-    Returns:
-        list of str: The names of the dead heads.
     """
     learned = [module for module in model.modules() if isinstance(module, LEARNED)]
     # The source of each layer. Attached models have other layers, and one kind of sources.

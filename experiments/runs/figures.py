@@ -32,9 +32,6 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
     """Plot all metrics by epoch, such as loss, accuracy, and the density of each head.
 
     Densities are those on development data, or on training data if there is none.
-
-    Args:
-        history (list): The dict of metrics of each epoch, as in metrics.csv.
     """
     logged = dict.fromkeys(name for row in history for name in row)
     stages = {name.split('/')[0] for name in logged}
@@ -81,13 +78,6 @@ def received_attention(
 
     A head has no panels if its density is less than ``MIN_SHOWN`` times that of the densest head,
     because they would be blank. Such heads are only named below the panels.
-
-    Args:
-        model (nn.Module): A classifier whose heads attend along graphs.
-        images (Tensor): Token ids, int64 ``[num_images, num_pixels]``.
-        titles (list): The title of each image.
-        shape (tuple): Height and width of an image.
-        draws (int): Number of sampled graphs over which the fraction is averaged.
     """
     maps, names = [], []
     for layer, received in enumerate(received_shares(model, images, draws)):
@@ -123,17 +113,7 @@ def received_attention(
 
 @torch.no_grad()
 def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Tensor]:
-    """Return the fraction of an image's queries that attend to each pixel, for every head.
-
-    Args:
-        model (nn.Module): A classifier whose heads attend along graphs.
-        images (Tensor): Token ids, int64 ``[num_images, num_pixels]``.
-        draws (int): Number of sampled graphs over which the fraction is averaged.
-
-    Returns:
-        list of Tensor, one per layer, float32 ``[heads, num_images, num_pixels]``. A pixel that is
-        excluded as padding is NaN. The mean over pixels is the density.
-    """
+    """Return the fraction of an image's queries that attend to each pixel, for every head."""
     was_training = model.training
     model.eval()
     images = images.to(next(model.parameters()).device)
@@ -161,10 +141,6 @@ def _received(graph: BipartiteGraph | PairMask, lengths: list[int]) -> Tensor:
     """Return how many queries attend to each token, ``[heads, num_tokens]``.
 
     With a soft mask, the weights of the queries are added up instead.
-
-    Args:
-        graph: The graph or soft mask of a layer.
-        lengths: Number of tokens of each sequence.
     """
     if isinstance(graph, PairMask):
         return torch.cat([graph.dense(length).sum(dim=1) for length in lengths], dim=1).float()
@@ -173,11 +149,7 @@ def _received(graph: BipartiteGraph | PairMask, lengths: list[int]) -> Tensor:
 
 def mask_probabilities(probability: Tensor) -> Figure:
     """Draw, for each head, the probability that a query attends to a key (SparseBERT, Fig. 2, 5,
-    6).
-
-    Args:
-        probability (Tensor): P, ``[heads, n, n]``, indexed by query, then key.
-    """
+    6)."""
     heads = probability.detach().float().cpu().numpy()
     num_rows = -(-len(heads) // MASKS_PER_ROW)
     figure = Figure(figsize=(2.6 * MASKS_PER_ROW, 2.8 * num_rows + 0.4), layout='constrained')

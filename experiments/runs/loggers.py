@@ -17,9 +17,6 @@ def new_logger(name: LoggerName, folder: Path, *, is_resumed: bool) -> Logger:
 
     CSVLogger overwrites its file, so a resumed run logs to a new subfolder, ``version_0``,
     ``version_1`` and so on.
-
-    Raises:
-        ImportError: The logger's package is not installed.
     """
     package = NEEDS.get(name)
     if package is not None and find_spec(package) is None:

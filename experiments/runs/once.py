@@ -23,16 +23,6 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
 
     ``options.json`` in the folder records the options. A training with other options in the same
     folder is an error.
-
-    Args:
-        train (Callable): The function :func:`experiments.train.main`.
-        folder (Path): The folder of the run.
-        options (list of str): Options of ``fit``. Configs are compared by content.
-        announcement (str): Text that is printed before a training.
-
-    Raises:
-        ValueError: The folder contains a run with other options, or the data of the run have
-            changed.
     """
     said = json.dumps([_said(option) for option in options], indent=1)
     record = folder / 'options.json'

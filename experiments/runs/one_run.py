@@ -29,9 +29,6 @@ def alone_in(folder: Path) -> Iterator[None]:
     locks it.
 
     The folder is created for the lock, and removed afterwards if it is still empty.
-
-    Raises:
-        ValueError: Another run holds the lock.
     """
     if rank_zero_only.rank != 0:
         yield
@@ -63,16 +60,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 def is_finished(folder: Path, config: str) -> bool:
     """Return whether the run with a config is finished in a folder, after checking that the folder
-    contains no other run.
-
-    Args:
-        folder (Path): The folder of the run.
-        config (str): The text of the run's config.yaml.
-
-    Raises:
-        ValueError: The folder contains another run or other results, or the data of the run have
-            changed.
-    """
+    contains no other run."""
     path, summary = folder / CONFIG, folder / SUMMARY
     if not path.exists():
         if summary.exists():
@@ -91,16 +79,7 @@ def is_finished(folder: Path, config: str) -> bool:
 
 
 def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -> None:
-    """Raise an error if the input files of a run have changed since its training.
-
-    Args:
-        before: Digests of the input files at the training, by option.
-        config: The config of the run.
-        folder: The folder of the run, for the message.
-
-    Raises:
-        ValueError: An input has changed.
-    """
+    """Raise an error if the input files of a run have changed since its training."""
     if (name := changed_input(before, config)) is not None:
         raise ValueError(f"the data of {name!r} must be unchanged since the training of the run in "
                          f"{folder}; restore the data, or choose another folder")
@@ -108,23 +87,14 @@ def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -
 
 def changed_input(before: dict[str, str], config: dict[str, Any]) -> str | None:
     """Return the name of the first option whose files have changed, or ``None``. Missing files
-    count as unchanged.
-
-    Args:
-        before: Digests of the files at the training, by option.
-        config: The config of the run.
-    """
+    count as unchanged."""
     now = inputs_of(config)
     return next((name for name in before if now.get(name, before[name]) != before[name]), None)
 
 
 def identity(config: str) -> dict[str, Any]:
     """Return what must stay the same when a run is resumed: all options except those of the
-    trainer, and digests of the input files. Checkpoints contain this dict.
-
-    Args:
-        config: The text of the run's config.yaml.
-    """
+    trainer, and digests of the input files. Checkpoints contain this dict."""
     plain = yaml.safe_load(config)
     options = {name: value for part in WHAT_IT_IS
                for name, value in flat(plain.get(part), part).items()}
@@ -134,18 +104,7 @@ def identity(config: str) -> dict[str, Any]:
 def check_goes_on(checkpoint: Path, state: dict[str, Any], mine: dict[str, Any],
                   limits: Mapping[str, int | None]) -> None:
     """Raise an error unless a run can continue from a checkpoint: only options of the trainer may
-    differ.
-
-    Args:
-        checkpoint (Path): The checkpoint to resume.
-        state (dict): The contents of the checkpoint.
-        mine (dict): The :func:`identity` of the run that resumes.
-        limits (dict): ``max_epochs`` and ``max_steps`` of the run that resumes.
-
-    Raises:
-        ValueError: Model, seed or data differ from those of the checkpoint, or the checkpoint has
-            been trained for longer.
-    """
+    differ."""
     for name, least in (('max_epochs', state['epoch'] + 1), ('max_steps', state['global_step'])):
         if limits.get(name) is not None and 0 <= limits[name] < least:
             raise ValueError(f"'trainer.{name}' must be at least {least}, because {checkpoint} has "

@@ -27,25 +27,7 @@ def pretrained_classifier(
     pooling: Literal['pooler', 'mean'] = 'pooler',
     dropout: float = 0.1,
 ) -> SequenceClassifier:
-    """Return a classifier with the encoder and pooler of a masked language model, and a new head.
-
-    Args:
-        checkpoint: A checkpoint of :class:`experiments.modules.LanguageModelling`, in the folder of
-            its run. The config.yaml of the run states the sizes.
-        num_classes (int): Number of outputs of the new head.
-        source (GraphSource, Pattern or str, optional): The source of the edges. If omitted, the
-            source of the pre-training. Its learned masks are then frozen, so that they are the same
-            for all examples (SparseBERT, Sec. 4.2).
-        freeze_how (str, optional): The way in which learned masks are frozen; if omitted,
-            ``'threshold'``. See :meth:`graphattn.sources.LearnedMaskSource.freeze`.
-        sparsity (float, optional): Fraction of the pairs that ``'top-k'`` drops.
-        pooling (str): The input of the head: ``'pooler'``, or the ``'mean'`` over tokens.
-        dropout (float): Dropout probability before the head.
-
-    Raises:
-        ValueError: The checkpoint cannot be read or is of another kind, ``source`` has another
-            number of heads, or an argument for freezing is given without a learned mask.
-    """
+    """Return a classifier with encoder and pooler of a masked language model, and a new head."""
     model, encoder_arguments = _load(Path(checkpoint))
     if source is not None:
         encoder = _with_source(model.encoder, encoder_arguments, as_source(source))
@@ -73,13 +55,6 @@ def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
 
     The sources may differ if their parameters have the same names, such as a source and its causal
     form.
-
-    Args:
-        encoder (Encoder): The encoder to initialise.
-        checkpoint: A checkpoint of :mod:`experiments.train`, of any model with an encoder.
-
-    Raises:
-        ValueError: The checkpoint cannot be read, or does not fit the encoder.
     """
     _load_learned(encoder, checkpoint, 'model.encoder.', 'encoder')
 
@@ -94,13 +69,6 @@ def load_model(model: nn.Module, checkpoint: str | Path) -> None:
     """Load all parameters of a trained model into a model of the same sizes.
 
     :func:`load_encoder` does the same for an encoder.
-
-    Args:
-        model (nn.Module): The model to initialise.
-        checkpoint: A checkpoint of :mod:`experiments.train`, of a model of this class.
-
-    Raises:
-        ValueError: The checkpoint cannot be read, or does not fit the model.
     """
     _load_learned(model, checkpoint, 'model.', 'parameters')
 
@@ -132,17 +100,6 @@ def roberta(
     4).
 
     The data must be encoded with RoBERTa's tokenizer.json.
-
-    Args:
-        weights: The path of RoBERTa's model.safetensors or pytorch_model.bin. Its config.json must
-            be in the same folder.
-        model: The model to initialise, which must have the same sizes and norm_eps, see
-            :func:`graphattn.models.load_roberta`. A head that RoBERTa lacks is unchanged.
-        tile_positions (bool): Whether to repeat RoBERTa's positions if the model is for longer
-            sequences.
-
-    Raises:
-        ValueError: The files cannot be read, or do not fit the model.
     """
     from safetensors.torch import load_file
 
@@ -179,13 +136,7 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
 
 def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
     """Replace the learned masks of an encoder by fixed masks, in place, and return how many masks
-    were replaced.
-
-    Args:
-        encoder: The encoder.
-        how: The way of freezing, see :meth:`graphattn.sources.LearnedMaskSource.freeze`.
-        sparsity: Fraction of the pairs that ``'top-k'`` drops.
-    """
+    were replaced."""
     # The generator is separate, so that the masks depend only on the seed of the run.
     generator = torch.Generator().manual_seed(torch.initial_seed())
     learned = [(parent, name, child) for parent in encoder.modules()

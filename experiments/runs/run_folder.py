@@ -224,11 +224,7 @@ class RunFolder(Callback):
 
 def _check_schedules(trainer: L.Trainer) -> None:
     """Raise an error if a resumed learning-rate schedule is for another number of steps than the
-    training.
-
-    Raises:
-        ValueError: The schedule in the checkpoint would end before or after the training.
-    """
+    training."""
     steps = trainer.estimated_stepping_batches
     for config in trainer.lr_scheduler_configs:
         if (total := getattr(config.scheduler, 'total_steps', steps)) != steps:

@@ -15,20 +15,7 @@ from graphattn.models import CausalLanguageModel
 @torch.no_grad()
 def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
            temperature: float = 1., generator: torch.Generator | None = None) -> Tensor:
-    """Sample sequences from a language model, symbol by symbol.
-
-    Args:
-        model (CausalLanguageModel): A model whose edges do not depend on tokens.
-        start (int): The start token. Neither this id nor larger ids are sampled.
-        length (int): Number of symbols of each sequence.
-        number (int): Number of sequences.
-        temperature (float): Divisor of the logits.
-        generator (torch.Generator, optional): The random generator. If omitted, torch's default
-            generator.
-
-    Returns:
-        int64 Tensor ``[number, length]``.
-    """
+    """Sample sequences from a language model, symbol by symbol."""
     was_training = model.training
     model.eval()
     device = model.encoder.token_embedding.weight.device
@@ -43,13 +30,7 @@ def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
 
 
 def pictures(rows: dict[str, np.ndarray], shape: tuple[int, int, int], levels: int) -> Figure:
-    """Draw images in rows, with the name of each row beside it.
-
-    Args:
-        rows (dict): Images ``[num_images, height * width * colours]`` by the name of their row.
-        shape (tuple): Height, width and number of colours.
-        levels (int): Number of levels of each colour; the last level is the brightest.
-    """
+    """Draw images in rows, with the name of each row beside it."""
     most = max(len(images) for images in rows.values())
     figure = Figure(figsize=(1.1 * most + 1.4, 1.2 * len(rows) + .3), layout='constrained')
     for panels, (name, images) in zip(figure.subplots(len(rows), most, squeeze=False),

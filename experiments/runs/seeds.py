@@ -23,15 +23,6 @@ def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], fold
     """Train into ``folder/seedN`` for each seed N, and report means and deviations.
 
     Runs that are finished are not trained again.
-
-    Args:
-        train (Callable): The function :func:`experiments.train.main`.
-        options (list of str): Options of ``fit``, except for the seed and the folder.
-        folder (Path): The folder of all runs, of ``seeds.csv`` and of ``summary.json``.
-        seeds (list of int): The seeds.
-
-    Raises:
-        ValueError: A folder contains a run with other options.
     """
     runs = {seed: folder / f'seed{seed}' for seed in seeds}
     for seed, run in runs.items():

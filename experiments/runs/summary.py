@@ -27,11 +27,7 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read the summary that :func:`write_summary` wrote.
-
-    Raises:
-        OSError, ValueError: The file is missing or damaged.
-    """
+    """Read the summary that :func:`write_summary` wrote."""
     return read_results(folder / NAME)
 
 

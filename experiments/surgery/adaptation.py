@@ -47,18 +47,6 @@ def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
 
     If the file ``state`` exists, the training continues from it with the same results as without an
     interruption. If the training in the file is finished, the model is loaded and not trained.
-
-    Args:
-        model (Module): The attached model, changed in place.
-        tokens (Tensor): Sequences to train on, int64 ``[sequences, length]`` with -1 for padding.
-        loss (Callable): The loss of the model, from :func:`experiments.surgery.losses.loss_of`.
-        settings (Adaptation): Number of steps, learning rate and batches.
-        teacher (Module, optional): The dense model, if ``settings.distill`` is positive.
-        state (Path, optional): The file that stores the state of the training. It is written every
-            50 steps and after the last step.
-
-    Returns:
-        list of float: The loss of each step.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=0.)
@@ -117,13 +105,7 @@ def _schedule(step: int, steps: int) -> float:
 
 def _batch(count: int, settings: Adaptation, step: int) -> Tensor:
     """Return the indices of the sequences in a training step, int64 ``[batch_size]``. They depend
-    only on the seed and the step.
-
-    Args:
-        count: Number of sequences to choose from.
-        settings: Has the seed and the batch size.
-        step: Number of the step.
-    """
+    only on the seed and the step."""
     generator = np.random.default_rng((settings.seed, step))
     return torch.from_numpy(generator.choice(count, min(settings.batch_size, count),
                                              replace=False))

@@ -24,12 +24,6 @@ def with_clusters(model: nn.Module, chosen: Fit, profile: Profile,
     The heads are compared one by one: the loss is measured with only this head attached, once to
     its pattern and once to clusters. The clusters are the densest of the profile with no more edges
     than the pattern. Heads with an error of at most 0.1 along their pattern keep it.
-
-    Args:
-        model (PreTrainedModel): A dense model.
-        chosen (Fit): The fitted pattern of each head.
-        profile (Profile): The profile of the model, whose candidates include clusters.
-        loss (Callable): A function that returns the loss of a model.
     """
     for row in np.flatnonzero(chosen.error > SHARP):
         edges = chosen.density[row] * profile.keys[row]
@@ -54,14 +48,7 @@ def _loss_of_head(model: nn.Module, profile: Profile, row: int, along: Pattern |
 
 
 def _replaced(chosen: Fit, profile: Profile, row: int, number: int) -> Fit:
-    """Return the fit with another candidate for one head.
-
-    Args:
-        chosen: The fit.
-        profile: The profile of the model.
-        row: Index of the head in the profile.
-        number: Index of the candidate in the profile.
-    """
+    """Return the fit with another candidate for one head."""
     along = profile.pattern(row, number)
     patterns = [*chosen.patterns]
     patterns[row] = repr(along)

@@ -19,17 +19,7 @@ def check_lora(rank: int) -> None:
 
 def with_adapters(model: nn.Module, rank: int, seed: int = 0) -> Any:
     """Add low-rank adapters to all linear layers of a model. From then on, only the adapters are
-    trained.
-
-    Args:
-        model: A model of transformers.
-        rank: Rank of the adapters.
-        seed: Seed of the initial adapters.
-
-    Returns:
-        The PEFT model that wraps ``model``. Its method ``merge_and_unload`` returns the model with
-        the adapters merged into the weights.
-    """
+    trained."""
     from peft import LoraConfig, get_peft_model
 
     with torch.random.fork_rng(devices=[]):

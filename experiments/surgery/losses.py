@@ -22,14 +22,6 @@ def loss_of(model: nn.Module, mask_token: int | None = None) -> Loss:
 
     The loss is that of masked tokens if the name of the model's class contains ``ForMaskedLM``, and
     otherwise that of next tokens. Tokens are ids ``[batch, length]`` with -1 for padding.
-
-    Args:
-        model: A language model of transformers.
-        mask_token: Id of the mask, for a model of masked tokens.
-
-    Raises:
-        ValueError: The model is of another kind, or a model of masked tokens without
-            ``mask_token``.
     """
     name = type(model).__name__
     if 'ForMaskedLM' in name:
@@ -86,14 +78,7 @@ def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def mean_loss(model: nn.Module, tokens: Tensor, loss: Loss, batch_size: int) -> float:
-    """Return the mean loss over all tokens of some sequences, in evaluation mode.
-
-    Args:
-        model: The model.
-        tokens: The sequences, ids ``[sequences, length]`` with -1 for padding.
-        loss: A function ``loss(model, tokens, seed)``, from :func:`loss_of`.
-        batch_size: Number of sequences of a batch.
-    """
+    """Return the mean loss over all tokens of some sequences, in evaluation mode."""
     was_training = model.training
     model.eval()
     batches = [trimmed(batch) for batch in tokens.split(batch_size)]

@@ -66,14 +66,7 @@ class Head(Result):
 def costs_of_lengths(dense: nn.Module, sparse: nn.Module, longest: int,
                      rounds: int = 3) -> list[dict[str, float]]:
     """Return rows with the time of a forward pass of both models at several lengths, in
-    milliseconds. The time is the least over several rounds, in which the models alternate.
-
-    Args:
-        dense: The model with full attention.
-        sparse: The model whose heads attend along graphs.
-        longest: Maximum length in tokens.
-        rounds: Number of rounds.
-    """
+    milliseconds. The time is the least over several rounds, in which the models alternate."""
     lengths = [length for length in (128, 512, 1024, 4096, 16384) if length < longest] + [longest]
     rows = []
     for length in lengths:
@@ -93,17 +86,7 @@ def costs_of_lengths(dense: nn.Module, sparse: nn.Module, longest: int,
 
 def write_report(path: Path, model: nn.Module, chosen: Fit,
                  costs: np.ndarray | None, results: dict[str, Any], tokens: Tensor) -> None:
-    """Write the report of a sparse model as an HTML page.
-
-    Args:
-        path (Path): The HTML file.
-        model (Module): The sparse model.
-        chosen (Fit): The pattern of each head.
-        costs (ndarray, optional): Rise of the loss for the error of each head, ``[num_heads]``.
-        results (dict): Losses and times, as in ``results.json``.
-        tokens (Tensor): A sequence. The certificate on the page measures the graphs of its first
-            512 tokens.
-    """
+    """Write the report of a sparse model as an HTML page."""
     length = min(len(tokens), CERTIFIED)
     layers = graphs_of_heads(model, length, tokens)
     proven = certificate([graphs * int(count) if len(graphs) == 1 else graphs

@@ -15,20 +15,7 @@ from graphattn.utils.reading import read_array
 PADDING = -1
 
 def read_tokens(path: Path, folder: Path, length: int, num_tokens: int) -> Tensor:
-    """Read sequences of token ids from a file, int64 ``[sequences, length]`` with -1 for padding.
-
-    Args:
-        path (Path): Either an ``.npy`` file of integers ``[sequences, columns]`` with at least
-            ``length`` columns, in which -1 at the end of a row is padding. Or a text file, which
-            the tokenizer in ``folder`` turns into one sequence; it is cut into sequences of
-            ``length`` tokens.
-        folder (Path): The folder of the model.
-        length (int): Number of tokens of a sequence.
-        num_tokens (int): Size of the model's vocabulary.
-
-    Raises:
-        ValueError: The file cannot be read, has too few tokens, or has ids outside the vocabulary.
-    """
+    """Read sequences of token ids, int64 ``[sequences, length]`` with -1 for padding."""
     if not path.is_file():
         raise ValueError(f"'data' must be a file (there is no {path})")
     ids = _ids(path) if path.suffix == '.npy' else _tokenized(path, folder)
@@ -85,16 +72,7 @@ def _tokenized(path: Path, folder: Path) -> np.ndarray:
 @torch.no_grad()
 def drawn_tokens(model: nn.Module, sequences: int, length: int, seed: int,
                  **options: Any) -> Tensor:
-    """Draw sequences from a causal language model, int64 ``[sequences, length]``.
-
-    Args:
-        model (Module): A causal language model with ``generate``.
-        sequences (int): Number of sequences.
-        length (int): Maximum number of tokens of a sequence. A sequence begins with
-            ``bos_token_id`` (or 0). If the model draws the end token earlier, -1 follows.
-        seed (int): Seed of the draw.
-        **options: Arguments of ``generate``, such as ``temperature``.
-    """
+    """Draw sequences from a causal language model, int64 ``[sequences, length]``."""
     was_training, end = model.training, model.config.eos_token_id
     model.eval()
     first, tokens = model.config.bos_token_id or 0, torch.full((sequences, length), PADDING)

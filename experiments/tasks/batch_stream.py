@@ -128,13 +128,6 @@ def each_once(examples: Sized, trainer: L.Trainer | None) -> UnrepeatedDistribut
     """Return a sampler that yields every example once over all processes, in order.
 
     Without a trainer, there is one process.
-
-    Args:
-        examples: The examples.
-        trainer: The trainer, which knows the processes.
-
-    Raises:
-        ValueError: There are fewer examples than processes.
     """
     processes, rank = (1, 0) if trainer is None else (trainer.world_size, trainer.global_rank)
     if len(examples) < processes:

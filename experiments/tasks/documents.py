@@ -114,11 +114,7 @@ class Documents(TokenizedTask):
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
         """Yield batches of ``size`` unlabelled texts of a table with their line numbers, in the
-        order of the table.
-
-        Raises:
-            ValueError: The file cannot be read, or a line is malformed. The message names the line.
-        """
+        order of the table."""
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
             documents = [row.with_class(NO_LABEL) for row in some]
@@ -167,13 +163,7 @@ class EncodedDocuments(Dataset):
         return self.tokens[begin:end].long(), self.label[index]
 
     def rolled(self, shift: int, keep_ends: bool) -> EncodedDocuments:
-        """Return the same documents with the token at position i moved to i + ``shift``.
-
-        Args:
-            shift (int): Number of positions. Tokens that move past the end of a document continue
-                at its beginning.
-            keep_ends (bool): Whether [CLS] and [SEP] stay in place.
-        """
+        """Return the same documents with the token at position i moved to i + ``shift``."""
         rolled, end = copy.copy(self), int(keep_ends)
         rolled.tokens = torch.cat([
             torch.cat([tokens[:end], tokens[end:len(tokens) - end].roll(shift),

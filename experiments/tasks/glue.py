@@ -105,11 +105,7 @@ class Glue(L.LightningDataModule):
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TextBatch]]:
         """Yield batches of ``size`` rows of a test set with the numbers of the rows. The file is as
-        GLUE distributes it.
-
-        Raises:
-            ValueError: The file cannot be read, or a line is malformed. The message names the line.
-        """
+        GLUE distributes it."""
         rows = read_test_rows(path, TASKS[self.task])
         bar = tqdm(desc=path.stem, unit=' rows', disable=None)
         while some := list(islice(rows, size)):

@@ -92,11 +92,7 @@ class LongRange(L.LightningDataModule):
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
         """Yield batches of ``size`` unlabelled examples of a file with their names, in the order of
-        the file.
-
-        Raises:
-            ValueError: The file cannot be read, or an example is malformed.
-        """
+        the file."""
         rows = ((name, [ids[:self.max_length - self.cls] for ids in sequences])
                 for name, sequences in self.source.unlabelled(path))
         return unlabelled_batches(rows, size, self._cls_token)
@@ -151,14 +147,7 @@ def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:
 
 def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: int,
                        cls_token: int | None = None) -> Iterator[tuple[list[str], TokenBatch]]:
-    """Yield batches of ``size`` unlabelled examples, with their names.
-
-    Args:
-        rows (Iterator): The name of each example, and the ids, ``[length]``, of its one or two
-            sequences.
-        size (int): Number of examples of a batch.
-        cls_token (int, optional): A token that is prepended to each sequence.
-    """
+    """Yield batches of ``size`` unlabelled examples, with their names."""
     while some := list(islice(rows, size)):
         names, examples = zip(*some)
         yield list(names), collate(Sequences.of(chain.from_iterable(examples),
@@ -166,18 +155,7 @@ def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: i
 
 
 def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:
-    """Raise an error unless a model fits the data.
-
-    Args:
-        model: The model.
-        data: The sequences of the task.
-        max_length: Maximum number of tokens of a sequence.
-        cls: Whether [CLS] is put before each sequence.
-
-    Raises:
-        ValueError: The model has too few tokens in its vocabulary or too few positions, or it is a
-            classifier with another number of classes or of sequences per example.
-    """
+    """Raise an error unless a model fits the data."""
     encoder = model.encoder
     positions, num_tokens = (table.num_embeddings for table in (
         encoder.position_embedding, encoder.token_embedding))

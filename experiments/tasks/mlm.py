@@ -288,13 +288,7 @@ class _Examples(Dataset):
 
     def _elsewhere(self, sentence: int, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return the tokens of whole sentences from a random position of another document, at least
-        ``size`` tokens in total.
-
-        Args:
-            sentence: Index of a sentence of the document to avoid.
-            size: Minimum number of tokens.
-            rng: The random generator.
-        """
+        ``size`` tokens in total."""
         corpus = self.corpus
         own = np.searchsorted(corpus.document_ptr, sentence, side='right') - 1
         document = rng.integers(corpus.num_documents - 1)

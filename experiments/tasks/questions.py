@@ -184,9 +184,6 @@ class EncodedQuestions:
         """Return the indices of the windows to train on, an int64 array.
 
         A warning lists the questions whose answers are in no window.
-
-        Raises:
-            ValueError: No window contains an answer.
         """
         found = [self.answers_in(window) for window in range(len(self.question))]
         has_whole = np.array([bool(whole) for whole, _ in found], dtype=bool)
@@ -214,13 +211,7 @@ class EncodedQuestions:
 
     def batch(self, windows: Sequence[int], numbers: Sequence[int],
               counts: Sequence[int]) -> QuestionBatch:
-        """Return a batch of the windows with these indices.
-
-        Args:
-            windows (sequence of int): Indices of the windows.
-            numbers (sequence of int): Indices of the questions of these windows.
-            counts (sequence of int): Number of windows of each question.
-        """
+        """Return a batch of the windows with these indices."""
         special = self.special
         tokens, offsets, num_global, answers, contexts = [], [], [], [], []
         ptr = np.concatenate([[0], np.cumsum(self.window_length[np.array(windows, dtype=int)])])
@@ -285,9 +276,6 @@ def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | Non
     """Return the first and the last token that overlap the characters from ``begin`` to ``end``.
 
     The result is ``None`` if these characters are blanks, or if the tokenizer drops them.
-
-    Args:
-        offset (np.ndarray): Start and end of each token in characters, ``[num_tokens, 2]``.
     """
     first = int(np.searchsorted(offset[:, 1], begin, side='right'))
     last = int(np.searchsorted(offset[:, 0], end, side='left')) - 1

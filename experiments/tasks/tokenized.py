@@ -103,12 +103,7 @@ class TokenizedTask(L.LightningDataModule):
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def for_training(self, batches: Dataset, lengths: np.ndarray) -> DataLoader:
-        """Return a loader of endless training batches. The examples of a batch have similar length.
-
-        Args:
-            batches (Dataset): A data set that maps a list of (epoch, example index) to a batch.
-            lengths (np.ndarray): Number of tokens of each example, int64 ``[num_examples]``.
-        """
+        """Return a loader of endless training batches of examples of similar length."""
         # Batches are indexed over the whole run, so that the run can resume at any batch.
         sampler = BucketStream(lengths, self.batch_size, self.trainer.world_size,
                                self.trainer.global_rank, seed=self.seed, shuffle=True,
@@ -121,10 +116,6 @@ class TokenizedTask(L.LightningDataModule):
         """Return a loader that yields every example once over all processes, the longest first.
 
         So if memory does not suffice, the first batch fails.
-
-        Args:
-            collate: A function that makes a batch of the examples with some indices.
-            lengths: Number of tokens of each example, int64 ``[num_examples]``.
         """
         order = np.argsort(-lengths, kind='stable').tolist()
         return DataLoader(order, self.batch_size, sampler=each_once(order, self.trainer),

@@ -38,12 +38,6 @@ def agreement(answer: str, accepted: Iterable[str],
 
     F1 counts common words with multiplicity. The empty text means no answer. If no answer is
     accepted, only the empty text is right. (The official scripts of SQuAD 1.1 and 2.0 do the same.)
-
-    Args:
-        answer (str): The answer to evaluate.
-        accepted (Iterable): Right answers; empty if the question has no answer. Answers without a
-            word, such as "the", are skipped.
-        words (Callable): :func:`squad_words` or :func:`trivia_words`.
     """
     said = words(answer)
     right = [own for text in accepted if (own := words(text))] or [[]]

@@ -46,12 +46,7 @@ class ChoiceSource(ABC):
     @abstractmethod
     def read(self) -> QuestionData:
         """Return all multiple-choice questions of the source. Every call returns the same
-        questions.
-
-        Raises:
-            ValueError: A file is missing or malformed; the message names the file and the line or
-                the place in it.
-        """
+        questions."""
 
 
 @dataclass(frozen=True)

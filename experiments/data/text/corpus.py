@@ -44,9 +44,6 @@ def read_documents(path: str | Path) -> Iterator[Document]:
     A text file is in BERT's format if at least half of its lines end a sentence. In this format,
     line breaks separate sentences, and blank lines separate documents. Any other text file is one
     document, whose lines are joined and then cut into sentences.
-
-    Raises:
-        ValueError: There is no text, the text is not UTF-8, or a data set has no column ``text``.
     """
     path = Path(path)
     if (path / 'state.json').exists() or (path / 'dataset_dict.json').exists():
@@ -60,11 +57,7 @@ def read_documents(path: str | Path) -> Iterator[Document]:
 
 
 def text_files(path: Path) -> list[Path]:
-    """Return ``path`` if it is a text file, or all text files in the folder ``path``.
-
-    Raises:
-        ValueError: There are no text files.
-    """
+    """Return ``path`` if it is a text file, or all text files in the folder ``path``."""
     files, left_out = listed(path, ('.txt',)) if path.is_dir() else ([path], {})
     if not files or not all(file.is_file() for file in files):
         raise ValueError(f"'corpus' must be a text file, a folder of *.txt files, or a data set "
@@ -150,15 +143,6 @@ def build_docs(out: Path) -> dict:
     A document is the docstrings of one module, or one licence. Code, tables and markup are removed.
     Repeated sentences are removed as well, because licences and inherited docstrings repeat each
     other.
-
-    Args:
-        out (Path): The folder to write, which must be empty or not exist yet.
-
-    Returns:
-        The counts that ``sources.json`` contains.
-
-    Raises:
-        ValueError: ``out`` exists and is not an empty folder.
     """
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ValueError(f"'out' must be a new or empty folder (got {out}, which contains files); "
@@ -251,11 +235,7 @@ def _whole_text(path: Path) -> Iterator[str]:
 
 def distinct(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
     """Yield documents without the sentences that earlier documents contain. Documents that are then
-    too short are left out.
-
-    Args:
-        documents: Pairs of the package and the sentences of a document.
-    """
+    too short are left out."""
     seen: set[bytes] = set()
     for package, document in documents:
         fresh = []

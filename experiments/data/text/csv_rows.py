@@ -32,18 +32,6 @@ def csv_rows(path: Path, separator: str = ',', *, used: Collection[str] | None
     The separator is the character that gives the header the most columns, or the character in a
     first line such as ``sep=;``. Line breaks of Windows and old Macs are accepted. Blank rows and
     columns without a name are skipped.
-
-    Args:
-        path (Path): The file, see :func:`graphattn.utils.reading.read_lines`.
-        separator (str): The separator to use if several separators give the header the same number
-            of columns.
-        used (collection of str, optional): The columns that the caller uses, or ``None`` for all.
-            The line names the other columns. The caller may add columns to it between rows.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: The file is not text, a column name is repeated, or a row is malformed; the
-            message names the line.
     """
     csv.field_size_limit(MAX_LINE_LENGTH)
     check_is_text(path)

@@ -75,11 +75,7 @@ class DocumentSource(ABC):
     @abstractmethod
     def read(self) -> Collection:
         """Return all documents of the source and their classes. Every call returns the same
-        documents.
-
-        Raises:
-            ValueError: A file is missing or malformed; the message names the file and line.
-        """
+        documents."""
 
 
 @dataclass(frozen=True)
@@ -275,12 +271,6 @@ def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE)
 
     The part depends only on the text, without its case and blanks, and on the seed, so that equal
     texts belong to the same part. The sizes of the parts differ from ``shares`` by chance.
-
-    Args:
-        text (str): The document.
-        seed (int): Seed of the division.
-        shares (tuple): The shares of train, dev and test; the shares of the last parts may be
-            omitted.
     """
     key = f'{seed} {" ".join(text.lower().split())}'.encode()
     number = int.from_bytes(blake2b(key, digest_size=8).digest()) / 2**64
@@ -303,9 +293,6 @@ def read_json_lines(path: Path, used: Collection[str]) -> Iterator[tuple[int, di
 
     Blank lines are skipped. At the end, one line is printed that summarises what was read. The line
     names the keys that are not in ``used``, to which the caller may add keys between lines.
-
-    Raises:
-        ValueError: The file cannot be read, or a line is not one JSON object in UTF-8.
     """
     rows = blank = 0
     names: dict[str, None] = {}
@@ -417,12 +404,7 @@ def _truth(article: _Article, path: str) -> int:
 
 def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
     """Read a file that assigns ids to parts, and return the ids of each part. Warn about ids that
-    are in two parts.
-
-    Args:
-        path: A JSON file, as in :class:`Hyperpartisan`.
-        known: The ids of all articles.
-    """
+    are in two parts."""
     with readable(f"'splits' cannot be read: {path}"):
         split = read_json(path)
     if sorted(split) != sorted(PARTS) or not all(isinstance(ids, list) for ids in split.values()):
@@ -465,11 +447,7 @@ def _folders(path: Path) -> tuple[str, ...]:
 
 def document_paths(folder: Path, *suffixes: str) -> list[Path]:
     """Return the paths of the documents in a folder, which have one of the ``suffixes``. Print
-    which files are left out, if any.
-
-    Raises:
-        ValueError: There are no documents.
-    """
+    which files are left out, if any."""
     files, left_out = listed(folder, suffixes)
     if not files:
         raise ValueError(f"{folder}: expected a folder of documents (got no files named "

@@ -147,12 +147,7 @@ def _cut_documents(document_ptr: np.ndarray, sentence_ptr: np.ndarray, target: i
 
 def corpus_key(path: Path, tokenizer: str) -> str:
     """Return a key under which the encoded corpus is cached: a digest of the files, their sizes and
-    times, and the tokenizer.
-
-    Args:
-        path (Path): A corpus, see :func:`read_documents`.
-        tokenizer (str): Text that identifies the tokenizer, such as its JSON.
-    """
+    times, and the tokenizer."""
     files = sorted(path.rglob('*')) if path.is_dir() else [path]
     seen = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns)
             for file in files if file.is_file()]
@@ -165,14 +160,6 @@ def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
     The documents are read once. One process per processor encodes shards of them. Finished shards
     are kept next to ``folder`` until all are finished, and are reused after a restart. If another
     process is encoding the same corpus, this process waits for its result.
-
-    Args:
-        path (Path): A corpus, see :func:`read_documents`.
-        tokenizer (tokenizers.Tokenizer): Encodes a sentence.
-        folder (Path): Will hold ``train`` and ``val``, for :class:`EncodedCorpus`.
-
-    Raises:
-        ValueError: The corpus cannot be read, a shard is damaged, or a part would be empty.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f'.{folder.name}.lock')):
@@ -227,11 +214,7 @@ def _in_shards(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _begin(tokenizer: str) -> None:
-    """Store the tokenizer in a new process, which then encodes documents with it.
-
-    Args:
-        tokenizer: The JSON of the tokenizer.
-    """
+    """Store the tokenizer in a new process, which then encodes documents with it."""
     global _tokenizer
     from tokenizers import Tokenizer
     os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes already run in parallel

@@ -65,11 +65,7 @@ class Row(NamedTuple):
 
 
 def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
-    """Yield the rows of a file of a GLUE task.
-
-    Raises:
-        ValueError: The file cannot be read, has no rows or lacks a column, or a line is malformed.
-    """
+    """Yield the rows of a file of a GLUE task."""
     lines = _lines(path)
     columns = list(task.columns) or _header(lines, path)
     *positions, label = _positions(path, columns, (*task.text, task.label))
@@ -121,9 +117,6 @@ def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str,
 
     The file has a header and no labels. A missing sentence is read as an empty text, because GLUE's
     server requires a prediction for every row.
-
-    Raises:
-        ValueError: The file cannot be read, has no rows or lacks a column, or a line is malformed.
     """
     lines = _lines(path)
     columns = _header(lines, path)

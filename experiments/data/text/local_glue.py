@@ -41,19 +41,7 @@ def build_local_glue(
     seed: int = 0,
 ) -> None:
     """Write files that replace three GLUE tasks: CoLA, RTE and SST-2. Either all files are written
-    or none.
-
-    Args:
-        out (Path): A new or empty folder.
-        documents (Iterable): Pairs of the package and the sentences of a document. No sentence may
-            be repeated.
-        num_train (int): Number of rows of each ``train.tsv``.
-        num_dev (int): Number of rows of each ``dev.tsv``.
-        seed (int): Seed of the choice of rows.
-
-    Raises:
-        ValueError: ``out`` is not empty, a number is not positive, or there are too few documents.
-    """
+    or none."""
     sizes = {'train': num_train, 'dev': num_dev}
     for part, size in sizes.items():
         if size < 1:

@@ -48,18 +48,7 @@ which while will with within without would your'''.split())
 
 def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
                           share_without: float = 0., seed: int = 0) -> None:
-    """Write the files that replace SQuAD and SWAG. Either all files are written or none.
-
-    Args:
-        out (Path): A new or empty folder.
-        documents (Iterable): Pairs of the package and the sentences of a docstring.
-        share_without (float): Probability that no word of the rest of the docstring fills a gap.
-        seed (int): Seed of the gaps and of the wrong sentences.
-
-    Raises:
-        ValueError: ``out`` is not empty, a value is out of range, or a part would have no
-            questions.
-    """
+    """Write the files that replace SQuAD and SWAG. Either all files are written or none."""
     if not 0. <= share_without < 1.:
         raise ValueError(f"'share_without' must be in [0, 1) (got {share_without})")
     check_at_least(0, seed=seed)
@@ -97,11 +86,6 @@ def gaps(document: Document, share_without: float, rng: np.random.Generator) -> 
     word of a sentence is a gap.
 
     Each paragraph has the questions on one sentence: the first of the docstring, or a definition.
-
-    Args:
-        document: The sentences of the docstring.
-        share_without: Probability that no word of the rest of the docstring fills a gap.
-        rng: The random generator.
     """
     asked = [0, *(place for place, sentence in enumerate(document[1:], 1)
                   if _DEFINES.search(sentence))]

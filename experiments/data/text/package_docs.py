@@ -121,12 +121,7 @@ def _names(path: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def build_package_docs(out: Path, documents: Iterable[tuple[str, Sentences]]) -> None:
-    """Write documents and the names of their packages into a folder, complete or not at all.
-
-    Args:
-        out (Path): A new folder.
-        documents (Iterable): Pairs of the package and the sentences of a document.
-    """
+    """Write documents and the names of their packages into a folder, complete or not at all."""
     distributions = packages_distributions()
     names = {}
     with new_folder(out) as folder:

@@ -63,12 +63,7 @@ class QuestionSource(ABC):
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """Return all questions of the source. Every call returns the same questions.
-
-        Raises:
-            ValueError: A file is missing or malformed; the message names the file and the line or
-                the place in it.
-        """
+        """Return all questions of the source. Every call returns the same questions."""
 
 
 @dataclass(frozen=True)
@@ -189,16 +184,6 @@ def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
     """Return a dict of the parts of a data set: its training, development and test examples.
 
     Without a test file, the development part is also the test part.
-
-    Args:
-        files (Any): An object with the paths ``train``, ``dev`` and ``test``; ``test`` may be
-            ``None``.
-        read (Callable): A function that returns the questions of a file.
-        learn (Callable, optional): A function that returns the questions of a file that can be
-            trained on. If omitted, ``read`` is used.
-
-    Raises:
-        ValueError: A part has no questions, or an id is repeated.
     """
     parts = {'train': list((learn or read)(files.train)), 'dev': list(read(files.dev))}
     parts['test'] = list(read(files.test)) if files.test else parts['dev']
@@ -253,12 +238,7 @@ def _trainable(path: str, questions: Iterable[Question]) -> list[Question]:
 
 def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
     """Return the names of an answer that may occur in a text, and the accepted answers in normal
-    form.
-
-    Args:
-        answer: The JSON object of the answer.
-        where: The place of the object, with which error messages begin.
-    """
+    form."""
     aliases = value_of(answer, 'Aliases', list, where)
     human = _list_in(answer, 'HumanAnswers', where)
     names = [value_of(answer, 'Value', str, where), *aliases, *human]
@@ -309,12 +289,7 @@ def listed(ids: list[str]) -> str:
 
 
 def read_file(path: str, kind: type) -> Any:
-    """Read a JSON file that contains an object (``kind=dict``) or an array (``kind=list``).
-
-    Raises:
-        ValueError: The file cannot be read, or contains something else; the message names the file
-            and line.
-    """
+    """Read a JSON file that contains an object (``kind=dict``) or an array (``kind=list``)."""
     with readable(f'{path} cannot be read'):
         return json_value(read_text(Path(path), max_bytes=MAX_FILE), path, kind)
 
@@ -336,12 +311,7 @@ def _unused(value: Any, used: dict, place: str = '') -> Iterator[str]:
 
 def value_of(row: Any, name: str, kind: type, where: str) -> Any:
     """Return the value under the key ``name`` of a JSON object, or raise an error if it is missing
-    or not of the type ``kind``.
-
-    Raises:
-        ValueError: ``row`` is not an object, or has no value of this type; the message begins with
-            ``where``.
-    """
+    or not of the type ``kind``."""
     value = row.get(name) if isinstance(row, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
         raise ValueError(f'{where}: expected {name!r}, a JSON {kind.__name__} (got {value!r:.60})')

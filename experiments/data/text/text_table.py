@@ -94,18 +94,7 @@ class Row(NamedTuple):
 
 def read_texts(path: Path, columns: Sequence[str] | None = None,
                label: str | None = None) -> Iterator[Row]:
-    """Yield each row of a CSV or JSON lines table as a Row.
-
-    Args:
-        path (Path): The file.
-        columns (list of str, optional): The one or two text columns; if omitted, ``text``, or
-            ``text_a`` and ``text_b``.
-        label (str, optional): The column of the label; if omitted, no labels are read.
-
-    Raises:
-        ValueError: The file cannot be read or has no rows, a column is missing, a row is malformed
-            or a text is empty; the message names the file and line.
-    """
+    """Yield each row of a CSV or JSON lines table as a Row."""
     if not any(path.name.endswith((kind, f'{kind}.gz')) for kind in (*SEPARATORS, *JSON)):
         raise ValueError(f"'path' must be a table with a suffix {', '.join((*SEPARATORS, *JSON))}, "
                          f"optionally followed by .gz (got {path})")

@@ -41,17 +41,6 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
 
     Words are lower-cased, stripped of accents and split at punctuation. The special tokens come
     first: [PAD] = 0, [UNK] = 1, [CLS] = 2, [SEP] = 3, [MASK] = 4. Training is deterministic.
-
-    Args:
-        texts (Callable): A function that returns pieces of text. It is called twice, and must
-            return the same pieces.
-        vocab_size (int): Maximum number of tokens in the vocabulary.
-
-    Returns:
-        tokenizers.Tokenizer; its method ``save(path)`` writes a tokenizer.json.
-
-    Raises:
-        ValueError: ``vocab_size`` is too small for the special tokens and the letters.
     """
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
@@ -82,13 +71,6 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
 
     The tokenizer is lossless: a text can be restored from its tokens, byte for byte. The special
     tokens come first: <s> = 0, <pad> = 1, </s> = 2, <unk> = 3, <mask> = 4.
-
-    Args:
-        texts (Callable): A function that returns pieces of text.
-        vocab_size (int): Maximum number of tokens in the vocabulary.
-
-    Raises:
-        ValueError: ``vocab_size`` is too small for the special tokens and the bytes.
     """
     from tokenizers import Tokenizer
     from tokenizers.decoders import ByteLevel as Decoder
@@ -140,11 +122,7 @@ def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Load a tokenizer from a tokenizer.json, or a WordPiece tokenizer from a vocab.txt. It keeps
-    capitals and accents if tokens of the vocab.txt have some, and prints that it does.
-
-    Raises:
-        ValueError: The file cannot be read, lacks a special token, or has gaps in its ids.
-    """
+    capitals and accents if tokens of the vocab.txt have some, and prints that it does."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
 
@@ -177,16 +155,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None:
     """Raise an error unless a tokenizer gives tokens the same ids as the tokenizer of a pre-trained
-    model.
-
-    Args:
-        tokenizer (tokenizers.Tokenizer): The tokenizer of the data.
-        pretrained (Path, optional): The tokenizer file of the pre-trained model. Nothing is checked
-            if it is ``None``.
-
-    Raises:
-        ValueError: The two tokenizers give different ids to some tokens.
-    """
+    model."""
     if (pretrained is not None and pretrained.exists()
             and load_tokenizer(pretrained).get_vocab() != tokenizer.get_vocab()):
         raise ValueError(f"'tokenizer' must be {pretrained}, the tokenizer of the pre-training "
@@ -195,11 +164,7 @@ def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None
 
 def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -> SpecialTokens:
     """Return the ids of the special tokens of a tokenizer, whose names are those of BERT or
-    RoBERTa.
-
-    Raises:
-        ValueError: A special token is missing.
-    """
+    RoBERTa."""
     for names in (ROBERTA_NAMES, NAMES):
         ids = [tokenizer.token_to_id(name) for name in names]
         missing = [name for name, number in zip(names, ids) if number is None]

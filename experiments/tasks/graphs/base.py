@@ -253,11 +253,6 @@ def _drawn(take: Callable[[list[int]], Data], seed: int, places: list) -> Data:
 
     Random transforms and samples depend only on ``places`` and ``seed``, so the batch is the same
     in a resumed run and in any worker.
-
-    Args:
-        take: A function that returns the batch, given a list of indices.
-        seed: Seed of the run.
-        places: The indices, or pairs of an epoch and an index.
     """
     numbers = np.reshape(places, (len(places), -1))
     with _seeded(seed, *numbers.flatten().tolist()):
