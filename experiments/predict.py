@@ -113,7 +113,11 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
 
 
 def classifier(run: Run) -> SequenceClassifier:
-    """Return the model of a run, which must be a classifier of sequences or of pairs."""
+    """Return the model of a run, which must be a classifier of sequences or of pairs.
+
+    Raises:
+        ValueError: The model is of another class.
+    """
     model = run.module.model
     if not isinstance(model, SequenceClassifier):
         raise ValueError(f"'run' must be the run of a SequenceClassifier or a PairClassifier (got "
