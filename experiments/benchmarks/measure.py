@@ -50,9 +50,12 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None,
     """Run ``main``, or that of the module that the first argument names, with the other options."""
     words = sys.argv[1:] if arguments is None else arguments
     if words and words[0] in modes:
-        main = import_module(f'{__package__}.{words.pop(0)}').main
-        if arguments is None:
-            sys.argv[1:] = words  # from which importing takes the user's modules
+        main = import_module(f'{__package__}.{words[0]}').main
+        words = words[1:]
+    if arguments is None:
+        sys.argv[1:] = words  # from which importing takes the user's modules
+    else:
+        arguments = words
     parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False,
                             epilog=f'Modes, as the first argument: {", ".join(modes)}.' if modes
                             else None)

@@ -62,17 +62,21 @@ def _check_nodes(query: Tensor, key: Tensor, value: Tensor, sizes: tuple[int, in
     num_queries, num_keys = sizes
     for name, tensor, size in (('query', query, num_queries), ('key', key, num_keys),
                                ('value', value, num_keys)):
-        check_dtype(name, tensor, query.dtype, "'query'")
-        check_shape(name, tensor, (size, 'heads', 'channels'))
-        check_on(name, tensor, device, of)
+        if (tensor.dtype != query.dtype or tensor.device != device or tensor.dim() != 3
+                or tensor.size(0) != size):  # at once, because every call of every layer asks
+            check_dtype(name, tensor, query.dtype, "'query'")
+            check_shape(name, tensor, (size, 'heads', 'channels'))
+            check_on(name, tensor, device, of)
     heads, channels = query.shape[1:]
     if heads == 0:
         raise ValueError(f"'query' must have at least one head (got shape {tuple(query.shape)})")
     if key.size(1) == 0 or heads % key.size(1) != 0:
         raise ValueError(f"'key' must have as many heads as 'query', {heads}, or a divisor of this "
                          f"number (got {key.size(1)} heads)")
-    check_shape('key', key, (num_keys, key.size(1), channels), ", with the channels of 'query'")
-    check_shape('value', value, (num_keys, key.size(1), 'channels'), ", with the heads of 'key'")
+    if key.size(2) != channels or value.size(1) != key.size(1):
+        check_shape('key', key, (num_keys, key.size(1), channels), ", with the channels of 'query'")
+        check_shape('value', value, (num_keys, key.size(1), 'channels'),
+                    ", with the heads of 'key'")
 
 
 def _check_graph(graph: BipartiteGraph) -> None:

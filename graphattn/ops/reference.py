@@ -1,4 +1,4 @@
-"""The definitions of all operations, on tensors of all pairs of a segment, so for small graphs.
+"""The definitions of operations on edges, on tensors of all pairs of a segment.
 
 Tests compare all other backends with these.
 """
