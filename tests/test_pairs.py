@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import graphattn.graphs.pairs
-from graphattn.graphs.csc import csc_of_rows
 from graphattn.graphs.pairs import (
+    csc_of_rows,
     find_pairs,
     is_ascending,
     number_pairs,

@@ -27,7 +27,7 @@ from graphattn.patterns import (
     SlidingWindow,
     get,
 )
-from graphattn.patterns.draw_distinct import draw_distinct
+from graphattn.patterns.random_keys import draw_distinct
 
 TELEPORT, HOPS = 0.1, 5  # Table S.10
 _NODES = 2048

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from graphattn.extension.layers import (
+from graphattn.extension import (
     cache_host_copies,
     check_bool,
     check_features,

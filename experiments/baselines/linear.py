@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.nn.attention.performer import linear_attention
 
 from experiments.baselines.base import Baseline
-from graphattn.extension.layers import check_choice
+from graphattn.extension import check_choice
 
 
 class Linear(Baseline):

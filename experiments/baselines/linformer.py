@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.baselines.base import Baseline
-from graphattn.extension.layers import check_sides
+from graphattn.extension import check_sides
 
 
 class Linformer(Baseline):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch_geometric.utils import scatter
 
 from experiments.baselines.base import Baseline
-from graphattn.extension.layers import check_sides, check_size
+from graphattn.extension import check_sides, check_size
 
 
 class Nystromformer(Baseline):

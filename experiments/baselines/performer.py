@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.attention.performer import generalized_kernel, linear_attention
 
 from experiments.baselines.base import Baseline
-from graphattn.extension.layers import check_choice, check_sides
+from graphattn.extension import check_choice, check_sides
 
 MIN_FEATURE = 1e-6  # keeps the weights of a query nonzero if its features underflow
 

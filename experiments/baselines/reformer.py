@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from experiments.baselines.base import Baseline
-from graphattn.extension.layers import check_sides
+from graphattn.extension import check_sides
 
 # the logit of a token for its own key, so small that it matters only without other keys
 LAST_RESORT = -5e4

@@ -33,7 +33,7 @@ from experiments.benchmarks.measure import (
 )
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
-from graphattn.extension.loops import run_calls
+from graphattn.extension import run_calls
 from graphattn.functional import edge_attention
 from graphattn.patterns import Pattern, RandomKeys, parse
 

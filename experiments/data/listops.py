@@ -27,7 +27,7 @@ from experiments.data.sequences import (
     check_at_least,
 )
 from experiments.runs.command_line import run_function
-from graphattn.extension.loops import jit
+from graphattn.extension import jit
 
 SYMBOLS = (*'0123456789', '[MIN', '[MAX', '[MED', '[SM', ']')
 MIN, MAX, MED, SM, END = range(10, 15)

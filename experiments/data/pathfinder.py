@@ -28,7 +28,7 @@ from experiments.data.sequences import (
     check_at_least,
 )
 from experiments.runs.command_line import run_function
-from graphattn.extension.loops import jit
+from graphattn.extension import jit
 from graphattn.utils.files import write_whole
 
 FINER = 2  # lines and discs are drawn at this resolution, then downsampled

@@ -27,7 +27,7 @@ from experiments.modules.means import Means
 from experiments.runs.pretrained import pretrained_classifier, tokenizer_of
 from experiments.runs.summary import without_nan
 from graphattn import BipartiteGraph
-from graphattn.extension.layers import cache_host_copies
+from graphattn.extension import cache_host_copies
 from graphattn.graphs import PairMask
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource

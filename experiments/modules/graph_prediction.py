@@ -23,7 +23,7 @@ from experiments.modules.base import Training, check_numbers
 from experiments.modules.densities import densities
 from experiments.modules.means import Means
 from graphattn import BipartiteGraph
-from graphattn.extension.layers import cache_host_copies
+from graphattn.extension import cache_host_copies
 from graphattn.graphs import PairMask
 from graphattn.samplers import density_penalty
 from graphattn.sources import BlockModelSource

@@ -13,7 +13,7 @@ from experiments.modules.densities import densities
 from experiments.runs.pretrained import load_model, tokenizer_of
 from experiments.runs.pretrained import roberta as with_roberta
 from graphattn import BipartiteGraph
-from graphattn.extension.layers import cache_host_copies
+from graphattn.extension import cache_host_copies
 from graphattn.graphs import PairMask
 
 

@@ -17,7 +17,7 @@ from experiments.modules.text_inputs import (
 )
 from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
-from graphattn.extension.layers import cache_host_copies
+from graphattn.extension import cache_host_copies
 from graphattn.graphs import PairMask
 from graphattn.models import MultipleChoiceModel
 

@@ -38,9 +38,9 @@ from graphattn.graphs import (
     sets,
 )
 from graphattn.graphs.block_mask import tensors_of_block_mask, to_block_mask
-from graphattn.graphs.csc import csc_of_rows
 from graphattn.graphs.edge_prob import constant_of
 from graphattn.graphs.pairs import (
+    csc_of_rows,
     find_pairs,
     find_rows,
     is_ascending,

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from graphattn.patterns.base import RowPattern
-from graphattn.patterns.draw_distinct import draw_distinct
 from graphattn.patterns.layouts import positions, ranges
+from graphattn.patterns.random_keys import draw_distinct
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphattn.patterns.base import Pattern
-from graphattn.patterns.draw_distinct import draw_distinct
+from graphattn.patterns.random_keys import draw_distinct
 
 
 @dataclass(frozen=True, repr=False)

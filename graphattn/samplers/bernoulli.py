@@ -91,7 +91,7 @@ def draw_bernoulli(model: FactorModel, generator: torch.Generator | None,
 def _sample_on_cpu(model: FactorModel, generator: torch.Generator | None,
                    method: str) -> BipartiteGraph:
     from graphattn.ops.sample.cpu.comparing import compare
-    from graphattn.ops.sample.cpu.random_bits import draw_seed
+    from graphattn.ops.sample.cpu.drawing import draw_seed
     from graphattn.ops.sample.cpu.thinning import Thinning, faster_thinning
     if method == 'compare':
         return compare(model, draw_seed(generator))

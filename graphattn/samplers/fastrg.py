@@ -100,7 +100,7 @@ def draw_poisson(model: FactorModel, generator: torch.Generator | None,
 
 
 def _sample_on_cpu(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
-    from graphattn.ops.sample.cpu.random_bits import draw_seed
+    from graphattn.ops.sample.cpu.drawing import draw_seed
     from graphattn.ops.sample.cpu.rates import Rates
     rates = Rates(model)
     query_rate = rates.of_queries()

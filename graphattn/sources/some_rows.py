@@ -43,7 +43,7 @@ def sample_rows(
 
 def _draw_exactly(model: FactorModel, shard: Shard,
                   generator: torch.Generator | None) -> list[BipartiteGraph]:
-    from graphattn.ops.sample.cpu.random_bits import draw_seed
+    from graphattn.ops.sample.cpu.drawing import draw_seed
     from graphattn.ops.sample.cpu.thinning import Thinning, is_faster, may_be_faster
     heads = _heads(model)
     num_pairs = len(heads) * sum(length**2 for length in shard.lengths)
@@ -64,14 +64,14 @@ def _draw_exactly(model: FactorModel, shard: Shard,
 def _compare(heads: list[FactorModel], shard: Shard,
              generator: torch.Generator | None) -> list[BipartiteGraph]:
     from graphattn.ops.sample.cpu.comparing import compare
-    from graphattn.ops.sample.cpu.random_bits import draw_seed
+    from graphattn.ops.sample.cpu.drawing import draw_seed
     seeds = _seeds(draw_seed(generator), shard, len(heads))
     return [compare(head, seed) for head, seed in zip(heads, seeds)]
 
 
 def _draw_poisson(model: FactorModel, shard: Shard,
                   generator: torch.Generator | None) -> list[BipartiteGraph]:
-    from graphattn.ops.sample.cpu.random_bits import draw_seed
+    from graphattn.ops.sample.cpu.drawing import draw_seed
     from graphattn.ops.sample.cpu.rates import Rates
     heads = _heads(model)
     rates = [Rates(head) for head in heads]
@@ -111,7 +111,7 @@ def _own_counts(mean: np.ndarray, shard: Shard,
 
 
 def _seeds(seed: np.uint64, shard: Shard, num_heads: int) -> list[np.uint64]:
-    from graphattn.ops.sample.cpu.random_bits import seed_from_row
+    from graphattn.ops.sample.cpu.drawing import seed_from_row
     # query r gets the bits of query shard.start + r of the head in a single process
     return [seed_from_row(seed, head * shard.num_tokens + shard.start)
             for head in range(num_heads)]

@@ -28,7 +28,7 @@ from graphattn.layers import GraphAttention
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.ops.sample.cpu import thinning
 from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
-from graphattn.placement import roll_call
+from graphattn.placement import messages
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
 from tests.clusters import cluster_source
 from tests.distributed import decoding, overlapping
@@ -478,7 +478,7 @@ def left_alone(leave: Callable[[], None], timeout: timedelta) -> dict:
 
 
 def failures() -> dict[str, dict]:
-    roll_call.GRACE, found = .5, {}
+    messages.GRACE, found = .5, {}
     if dist.get_world_size() == 2:
         found['hangs'] = left_alone(lambda: time.sleep(2), timedelta(seconds=1))
     found['killed'] = left_alone(lambda: os.kill(os.getpid(), signal.SIGKILL), TIMEOUT)

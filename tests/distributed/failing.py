@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from graphattn.distributed import sequence_parallel
-from graphattn.placement import roll_call
+from graphattn.placement import messages
 from graphattn.sources import PatternSource
 from tests.distributed import overlapping
 from tests.distributed.cases import DIFFUSER, PTR, encoder, inputs
@@ -58,7 +58,7 @@ def step(how: str | None, where: str, parallel) -> None:
 def errors(world: int, who: int, how: str, where: str, hops: int = 2) -> list[str]:
     """Return what the other processes raise, after how many seconds."""
     def run() -> None:
-        roll_call.GRACE = GRACE
+        messages.GRACE = GRACE
         dist.init_process_group('gloo')
         overlapping.always()  # computes while messages are sent, if there is one hop
         diffusion = dict(hops=hops, teleport=.1 * (hops > 1))

@@ -14,10 +14,9 @@ from scipy.stats import chi2
 import graphattn.samplers
 from graphattn.graphs.segments import Segments
 from graphattn.ops.sample import reference
-from graphattn.ops.sample.chunks import chunks_of
 from graphattn.ops.sample.cpu.comparing import _is_short, compare
 from graphattn.ops.sample.cpu.thinning import _expected_edges
-from graphattn.ops.sample.trials import sample_with_torch
+from graphattn.ops.sample.trials import chunks_of, sample_with_torch
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources.some_rows import sample_rows
 from tests.forked import run_anew
@@ -629,7 +628,7 @@ def test_without_numba_torch_samples_after_one_warning():
 
 BREAKS = {
     'broken numba': ('numba', 'RuntimeError'),
-    'our own module': ('graphattn.ops.sample.cpu.alias_tables', 'ImportError'),
+    'our own module': ('graphattn.ops.sample.cpu.drawing', 'ImportError'),
 }
 
 

@@ -3,22 +3,18 @@ graph."""
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from graphattn._checks import check_bool, check_number
+from graphattn._checks import check_bool, check_floating, check_number, check_on, check_shape
 from graphattn._explained import Explained
-from graphattn._tensors import unwrap, without_autocast
+from graphattn._tensors import is_traced, unwrap, without_autocast
 from graphattn.graphs.segments import Segments, sum_segments
-from graphattn.ops.sample.cached_matmul import CachedMatmul
-from graphattn.ops.sample.factor_checks import (
-    check_factors,
-    check_finite_and_not_negative,
-    check_segments_of_heads,
-)
 
 
 class FactorModel(Explained):
@@ -252,3 +248,144 @@ class FactorModel(Explained):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # checks the state, which may come from a file
+
+
+class CachedMatmul:
+    """Batched matrix product, computed again only for other or modified factors."""
+
+    def __init__(self, compares_leaves: bool = True):
+        self._compares_leaves = compares_leaves
+        # The product and its factors are replaced in one assignment, so that no other thread gets
+        # the product of other factors.
+        self._kept: _Kept | None = None
+
+    def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, Tensor]) -> Tensor:
+        # x and y must depend only on ``sources``. Results of operations are compared by version,
+        # which in-place changes increment. Leaves are compared by value, because changes through
+        # .data, as in clamping or averaging weights, do not increment it.
+        leaves = [source for source in sources if source.is_leaf] if self._compares_leaves else []
+        if not _can_be_kept(sources, leaves):
+            return torch.bmm(x, y)
+        kept = self._kept
+        if kept is None or not kept.is_of(sources, leaves):
+            kept = self._kept = _Kept(torch.bmm(x.detach(), y.detach()), sources, leaves)
+        # with an autograd graph of its own, so that any number of backward passes are possible
+        return _Product.apply(x, y, kept.product) if torch.is_grad_enabled() else kept.product
+
+
+class _Kept:
+    def __init__(self, product: Tensor, sources: tuple[Tensor, Tensor], leaves: list[Tensor]):
+        self.product = product
+        self._versions = self._versions_with(*sources)
+        self._copies = [leaf.detach().clone() for leaf in leaves] if leaves else []
+
+    def is_of(self, sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
+        if self._versions != self._versions_with(*sources):
+            return False
+        return not leaves or all(torch.equal(copy, leaf.detach())
+                                 for copy, leaf in zip(self._copies, leaves))
+
+    def _versions_with(self, x: Tensor, y: Tensor) -> tuple[int, int, int]:
+        return x._version, y._version, self.product._version
+
+
+def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
+    # Traced or transformed tensors have no values yet. Inference mode tracks no versions and makes
+    # tensors unusable for training. Comparing leaves on a GPU takes longer than the product.
+    x, y = sources
+    if (is_traced(x, y) or torch.is_inference_mode_enabled() or x.is_inference()
+            or y.is_inference() or torch._C._are_functorch_transforms_active()
+            or forward_ad._current_level >= 0):
+        return False
+    return not leaves or x.device.type == 'cpu'
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, product: Tensor) -> Tensor:
+        return product.view_as(product)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, y = ctx.saved_tensors
+        needs_x, needs_y, _ = ctx.needs_input_grad
+        return grad @ y.mT if needs_x else None, x.mT @ grad if needs_y else None, None
+
+
+def check_factors(factors: dict[str, Tensor], query_ptr: Tensor | None,
+                  key_ptr: Tensor | None) -> None:
+    """Raise an error unless the factors are valid and agree in shape and device."""
+    check_floating(**factors)
+    query_factor, mixing, key_factor = factors.values()
+    check_shape('query_factor', query_factor, ('nodes', 'clusters'))
+    clusters = query_factor.size(1)
+    if clusters == 0:
+        raise ValueError(f"'query_factor' must have at least one column, a cluster (got shape "
+                         f"{tuple(query_factor.shape)})")
+    own = ", with the columns of 'query_factor'"
+    check_shape('key_factor', key_factor, ('nodes', clusters), own)
+    heads = ('heads',) if mixing.dim() == 3 else ()
+    check_shape('mixing', mixing, (*heads, clusters, clusters), own)
+    for name, other in {**factors, 'query_ptr': query_ptr, 'key_ptr': key_ptr}.items():
+        if isinstance(other, Tensor):
+            check_on(name, other, query_factor.device, "'query_factor'")
+    check_finite_and_not_negative(factors)
+    _check_nodes_of_heads(factors)
+
+
+def check_finite_and_not_negative(factors: dict[str, Tensor]) -> None:
+    """Raise a ValueError if a factor has a negative or non-finite value."""
+    factors = {name: factor.detach() for name, factor in factors.items() if factor.numel()}
+    # factors on a GPU and traced factors are not checked
+    if not factors or not _can_be_read(*factors.values()):
+        return
+    with torch.autocast(next(iter(factors.values())).device.type, enabled=False):
+        bounds = torch.stack([torch.stack(torch.aminmax(factor)).double()
+                              for factor in factors.values()])
+    for name, (low, high) in zip(factors, bounds.tolist()):
+        if not (low >= 0 and high < math.inf):
+            raise ValueError(f"'{name}' must be finite and not negative (got values from {low} to "
+                             f"{high})")
+
+
+def _can_be_read(*tensors: Tensor) -> bool:
+    # without synchronising a GPU
+    return tensors[0].device.type == 'cpu' and not is_traced(*tensors)
+
+
+def _check_nodes_of_heads(factors: dict[str, Tensor]) -> None:
+    mixing = factors['mixing']
+    num_heads = mixing.size(0) if mixing.dim() == 3 else 1
+    if num_heads == 0:
+        raise ValueError(f"'mixing' must have at least one head in its first dimension (got shape "
+                         f"{tuple(mixing.shape)})")
+    for name in ('query_factor', 'key_factor'):
+        size = factors[name].size(0)
+        if size % num_heads:
+            raise ValueError(f"'{name}' must have shape [{num_heads} * n, k], with n nodes for "
+                             f"each of the {num_heads} heads of 'mixing' (got {size} rows)")
+
+
+def check_segments_of_heads(segments: Segments, num_heads: int, sizes: tuple[int, int]) -> None:
+    """Raise a ValueError unless heads have equal numbers of segments, queries and keys."""
+    if num_heads == 1 or len(segments) == 0:
+        return
+    segments_per_head, rest = divmod(len(segments), num_heads)
+    if rest:
+        raise ValueError(f"'query_ptr' must mark a multiple of {num_heads} segments, equally many "
+                         f"for each of the {num_heads} heads of 'mixing' (got {len(segments)} "
+                         f"segments)")
+    # on a GPU, only the number of segments is checked
+    if not _can_be_read(segments.query_ptr):
+        return
+    for name, ptr, size in (('query_ptr', segments.query_ptr, sizes[0]),
+                            ('key_ptr', segments.key_ptr, sizes[1])):
+        head_start = ptr[::segments_per_head].tolist()
+        if head_start != [head * (size // num_heads) for head in range(num_heads + 1)]:
+            raise ValueError(f"'{name}' must mark {size} / {num_heads} nodes for each head of "
+                             f"'mixing', one head after the other (got heads that begin at "
+                             f"{head_start})")

@@ -10,8 +10,7 @@ import torch
 
 from graphattn._checks import check_generator, check_kind, did_you_mean
 from graphattn._compiler import OLDEST, CompilerMissing, runs_on
-from graphattn.ops.sample.factor_checks import check_finite_and_not_negative
-from graphattn.ops.sample.factor_model import FactorModel
+from graphattn.ops.sample.factor_model import FactorModel, check_finite_and_not_negative
 
 MAX_DRAWS = 2**36
 

@@ -19,12 +19,11 @@ from graphattn._jit import REORDERED_SUMS, jit
 from graphattn._threads import run_calls
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.cpu.simd import add_and_store_eight, number_of
-from graphattn.ops.sample.chunks import Chunk, chunks_of
-from graphattn.ops.sample.cpu.alias_tables import max_segment_length
-from graphattn.ops.sample.cpu.random_bits import random_bits, stream_of
+from graphattn.ops.sample.cpu.drawing import max_segment_length, random_bits, stream_of
 from graphattn.ops.sample.cpu.rates import pair_arrays, pair_factors, product_of_rows
 from graphattn.ops.sample.cpu.rows import from_zero, graph_of_rows, key_dtype
 from graphattn.ops.sample.factor_model import FactorModel
+from graphattn.ops.sample.trials import Chunk, chunks_of
 
 # Pairs of a chunk, and number of chunks. The products of a chunk fit in the cache of a core: 1 MB
 # of bfloat16. If there are fewer pairs, they are still cut into several chunks, so that threads can

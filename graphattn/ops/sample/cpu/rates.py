@@ -8,8 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from graphattn._jit import REORDERED_SUMS, jit
-from graphattn.ops.sample.cpu.alias_tables import fill_tables
-from graphattn.ops.sample.cpu.drawing import draw_rows
+from graphattn.ops.sample.cpu.drawing import draw_rows, fill_tables
 from graphattn.ops.sample.cpu.rows import PRODUCT, TABLE_ENTRY, Rows, from_zero, in_threads
 from graphattn.ops.sample.factor_model import FactorModel
 

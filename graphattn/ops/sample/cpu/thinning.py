@@ -11,7 +11,7 @@ import torch
 
 from graphattn._jit import jit
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.ops.sample.cpu.random_bits import draw_seed, random_bits, stream_of, uniform
+from graphattn.ops.sample.cpu.drawing import draw_seed, random_bits, stream_of, uniform
 from graphattn.ops.sample.cpu.rates import Rates, pair_arrays, product_of_rows, sum_of_products
 from graphattn.ops.sample.cpu.rows import TABLE_ENTRY, Rows, from_zero, in_threads
 from graphattn.ops.sample.factor_model import FactorModel

@@ -1,3 +1,0 @@
-"""Tools for custom layers and loops: argument checks, and the compiler of loops."""
-
-__all__ = []
