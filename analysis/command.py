@@ -22,7 +22,6 @@ from analysis.graph_files import ENDINGS as GRAPH_ENDINGS
 from analysis.graph_files import read_graph_file
 from analysis.graphs import MAX_TOKENS, GraphLike, check_count, graph_of_pattern
 from analysis.result import Result, Results, scalar_names, table
-from analysis.runs import attention_matrices, sampled_graphs
 from experiments.signals import ending_signals, exit_on
 from graphattn.style import in_style
 from graphattn.utils.files import check_folder, csv_cell, write_whole
@@ -120,6 +119,8 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
     """Return the graphs that a command line names, and the names of their tokens."""
     weights = options.get('weights', False)
     if options.checkpoint is not None:
+        from analysis.runs import attention_matrices, sampled_graphs  # imports all layers
+
         read = attention_matrices if weights else sampled_graphs
         return read(options.checkpoint, options.example, options.samples, options.seed,
                     options.trust.split(',')), None

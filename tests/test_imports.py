@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -289,3 +291,28 @@ for name in {modules}:
 def test_library_is_imported_under_a_default_device():
     result = run_anew(UNDER_A_DEFAULT_DEVICE.format(modules=sorted(LIBRARY)))
     assert result.returncode == 0, result.stderr
+
+
+IMPORTS_OF = """
+import sys
+import torch, scipy.sparse, networkx
+before = set(sys.modules)
+{statement}
+print(*sorted({{name.split('.')[0] for name in sys.modules.keys() - before}}))
+print(*sorted({{'torch._dynamo', 'torch_geometric'}} & sys.modules.keys()))
+print(len(sys.modules.keys() - before))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('statement, others, most', [
+    ('import graphattn', {'graphattn', 'scipy'}, 200),
+    ('import analysis.command, analysis.expander, analysis.hamiltonian, analysis.mixing, '
+     'analysis.report, analysis.spectrum, analysis.universality', None, 600)])
+def test_graphs_and_their_analysis_are_imported_quickly(statement, others, most):
+    script = IMPORTS_OF.format(statement=statement)
+    result = subprocess.run([sys.executable, '-c', script], text=True, capture_output=True,
+                            check=True)  # a new process, which has imported nothing
+    packages, slow, count = result.stdout.split('\n')[:3]
+    assert slow == '' and int(count) < most  # a fifth and a third of torch's own
+    assert others is None or set(packages.split()) == others
