@@ -1,6 +1,7 @@
 """Pictures of graphs and attention by matplotlib, which is imported on first use.
 
     draw.mask(graph)                    # a figure of pyplot's, which notebooks show
+    draw.network(graph, (edge_index, alpha))   # nodes, and the attention along their edges
     figure = draw.segments(graph)         # the mask of each segment
     figure.savefig('graph.png')         # or .svg
 
@@ -16,19 +17,22 @@ import numpy as np
 
 from graphattn._checks import check_size
 from graphattn.graphs.picture import Weights, mask, new_axes, shades_of, tick_whole_numbers
-from graphattn.style import COLOURS, EDGE, KEY, QUERY, in_style
+from graphattn.style import COLOURS, EDGE, KEY, QUERY, SHADES, in_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from torch import Tensor
 
     from graphattn.graphs.graph import BipartiteGraph
     from graphattn.hugging_face import Profile
 
-__all__ = ['bipartite', 'segments', 'degrees', 'heads', 'mask', 'profile', 'received_attention',
-           'receptive_field', 'spectrum', 'times']
+__all__ = ['bipartite', 'segments', 'degrees', 'heads', 'mask', 'network', 'profile',
+           'received_attention', 'receptive_field', 'spectrum', 'times']
 
 MAX_LINES = 20_000  # in a bipartite picture
+MAX_NODES, MAX_ARROWS = 500, 5_000  # in a picture of a network; more take minutes, and overlap
+_MAX_NAMED = 40  # number of nodes whose numbers are shown unasked
 _MAX_LABELS = 8  # number of labels of lengths; more labels would overlap
 
 
@@ -62,6 +66,122 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     axes.set_yticks([0, 1], ['queries', 'keys'])
     axes.spines[:].set_visible(False)
     return axes
+
+
+@in_style()
+def network(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes | None = None, *,
+            names: Sequence[str] | None = None,
+            positions: Tensor | np.ndarray | None = None) -> Axes:
+    r"""Draw a graph whose keys are its queries, with one point for each node.
+
+    An arrow points from a key to the query that attends to it, and a ring is a node that attends to
+    itself. If all edges have their reverse, and there are no weights, edges are lines. Given
+    weights :math:`\alpha`, an edge is the darker the larger its weight, from 0 on, and the area of
+    a point grows with the attention :math:`\sum_i \alpha_{ij}` that the node receives. The weights
+    of several heads are averaged.
+
+    Args:
+        graph (BipartiteGraph): The graph, of at most 500 nodes and 5,000 edges.
+        weights (Tensor or tuple, optional): Attention weights :math:`\alpha`, ``[num_edges]`` or
+            ``[num_edges, heads]`` in the order of ``graph.edge_index``; or a pair ``(edge_index,
+            alpha)``, as layers return it.
+        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
+        names (sequence of str, optional): The text beside each node. If omitted, up to 40 nodes are
+            numbered.
+        positions (Tensor or array, optional): The place of each node, ``[num_nodes, 2]``, such as
+            ``data.pos``. If omitted, networkx finds places, always the same for a graph.
+
+    Raises:
+        TypeError: ``weights`` is not a Tensor.
+        ValueError: The graph is too large, or its keys are not its queries; ``names`` or
+            ``positions`` are not one for each node; or ``weights`` do not fit, as for
+            :func:`heads`.
+
+    Example:
+        >>> import torch
+        >>> from graphattn import BipartiteGraph, draw
+        >>> ring = BipartiteGraph.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3)
+        >>> axes = draw.network(ring, torch.tensor([1., .5, .25]), names=['ant', 'bee', 'cat'])
+    """
+    _check_network(graph, names, positions)
+    alpha = None if weights is None else shades_of(graph, weights, 2).mean(dim=1).numpy()
+    axes = new_axes(5.2, 4.6) if axes is None else axes
+    edges = np.stack([graph.key.cpu().numpy(), graph.query.cpu().numpy()], axis=1).astype(int)
+    places = _places(graph, edges) if positions is None else np.asarray(positions, dtype=float)
+    _draw_edges(axes, edges, places, alpha)
+    received = np.bincount(edges[:, 0], alpha, minlength=graph.num_keys)
+    largest = received.max(initial=0)
+    area = 40. if alpha is None or largest == 0 else 15 + 120 * received / largest
+    axes.scatter(*places.T, area, KEY, edgecolors='white', linewidths=0.8, zorder=3)
+    if names is None and graph.num_keys <= _MAX_NAMED:
+        names = range(graph.num_keys)
+    for name, place in zip(() if names is None else names, places):
+        axes.annotate(str(name), place, (4, 4), textcoords='offset points', fontsize='small',
+                      zorder=4)
+    axes.set_axis_off()
+    axes.margins(0.08)
+    return axes
+
+
+def _check_network(graph: BipartiteGraph, names: Sequence[str] | None,
+                   positions: Tensor | np.ndarray | None) -> None:
+    num_nodes = graph.num_keys
+    if graph.num_queries != num_nodes:
+        raise ValueError(f"'graph' must have the same tokens as keys and as queries (got "
+                         f"{num_nodes} keys and {graph.num_queries} queries); call "
+                         f"bipartite(graph) instead")
+    if num_nodes > MAX_NODES or graph.num_edges > MAX_ARROWS:
+        raise ValueError(f"'graph' must have at most {MAX_NODES} nodes and {MAX_ARROWS:,} edges to "
+                         f"be drawn as a network (got {num_nodes:,} and {graph.num_edges:,}); call "
+                         f"mask(graph) instead, which has no limit")
+    if names is not None and len(names) != num_nodes:
+        raise ValueError(f"'names' must contain {num_nodes} names, one for each node (got "
+                         f"{len(names)})")
+    if positions is not None and tuple(positions.shape) != (num_nodes, 2):
+        raise ValueError(f"'positions' must have shape [{num_nodes}, 2], a place for each node "
+                         f"(got shape {list(positions.shape)})")
+
+
+def _places(graph: BipartiteGraph, edges: np.ndarray) -> np.ndarray:
+    import networkx as nx
+
+    joined = nx.empty_graph(graph.num_keys)
+    joined.add_edges_from(edges[edges[:, 0] != edges[:, 1]])
+    is_small = 1 < graph.num_keys <= 200
+    if is_small and nx.is_connected(joined):  # its layout is clearer, and takes cubic time
+        found = nx.kamada_kawai_layout(joined)
+    else:
+        found = nx.spring_layout(joined, seed=0, k=1.5 / max(graph.num_keys, 1)**.5)
+    return np.array([found[node] for node in range(graph.num_keys)]).reshape(-1, 2)
+
+
+def _draw_edges(axes: Axes, edges: np.ndarray, places: np.ndarray,
+                alpha: np.ndarray | None) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import Normalize
+    from matplotlib.patches import FancyArrowPatch
+
+    pairs = set(map(tuple, edges.tolist()))
+    has_arrows = alpha is not None or any(pair[::-1] not in pairs for pair in pairs)
+    is_loop = edges[:, 0] == edges[:, 1]
+    shades = ScalarMappable(Normalize(0, 1 if alpha is None else alpha.max(initial=0) or 1), SHADES)
+    colours = [EDGE] * len(edges) if alpha is None else shades.to_rgba(alpha)
+    if not has_arrows:
+        opacity = float(np.clip(300 / max(len(edges), 1), 0.15, 0.7))
+        axes.add_collection(LineCollection(places[edges[~is_loop]], colors=EDGE, linewidths=1,
+                                           alpha=opacity))
+    for edge in range(len(edges)) if alpha is None else np.argsort(alpha):  # the darkest on top
+        begin, end = places[edges[edge]]
+        if is_loop[edge]:  # a ring around the node
+            axes.plot(*begin, 'o', ms=14, mfc='none', mec=colours[edge], zorder=1)
+        elif has_arrows:
+            is_mutual = tuple(edges[edge, ::-1].tolist()) in pairs
+            axes.add_patch(FancyArrowPatch(
+                begin, end, arrowstyle='-|>', mutation_scale=8, color=colours[edge], linewidth=1,
+                connectionstyle='arc3,rad=0.12' if is_mutual else 'arc3', shrinkA=3, shrinkB=4))
+    if alpha is not None and len(edges):
+        axes.figure.colorbar(shades, ax=axes, label='attention weight', shrink=0.7)
 
 
 @in_style()
@@ -229,7 +349,9 @@ def heads(graph: BipartiteGraph, weights: Weights, *, columns: int = 4) -> Figur
     per_head = shades_of(graph, weights, 2)
     figure, panels = _panels(per_head.shape[1], columns)
     for head, (axes, of_head) in enumerate(zip(panels, per_head.T)):
-        mask(graph, axes, weights=(graph.edge_index, of_head)).set_title(f'head {head}')
+        largest = of_head.max().item() if len(of_head) else 0.
+        mask(graph, axes, weights=(graph.edge_index, of_head)).set_title(
+            f'head {head}: weights up to {largest:.2g}')
     return figure
 
 

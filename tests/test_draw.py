@@ -59,6 +59,7 @@ DRAWINGS = {
     'mask': lambda axes: draw.mask(GRAPH, axes),
     'bipartite': lambda axes: draw.bipartite(GRAPH, axes),
     'degrees': lambda axes: draw.degrees(GRAPH, axes),
+    'network': lambda axes: draw.network(GRAPH, torch.ones(GRAPH.num_edges), axes),
     'received_attention': lambda axes: draw.received_attention(GRAPH, torch.ones(GRAPH.num_edges),
                                                                axes),
     'spectrum': lambda axes: draw.spectrum([0, 1], axes),
@@ -86,7 +87,9 @@ WITH_WEIGHTS = {
     'mask': lambda graph, weights: draw.mask(graph, weights=weights).get_images(),
     'heads': lambda graph, weights: draw.heads(graph, weights).axes[0].get_images(),
     'received_attention': lambda graph, weights: draw.received_attention(graph, weights).lines,
+    'network': lambda graph, weights: draw.network(graph, weights).collections,
 }
+SHOWN = {'received_attention': 'get_ydata', 'network': 'get_sizes'}  # of what is drawn
 
 
 def test_every_picture_of_values_on_edges_is_in_the_contract():
@@ -98,12 +101,13 @@ def test_every_picture_of_values_on_edges_is_in_the_contract():
 def test_weights_come_with_their_edges_or_in_a_known_order(name):
     def shown(graph, weights):
         drawn, = WITH_WEIGHTS[name](graph, weights)
-        return drawn.get_array() if name != 'received_attention' else drawn.get_ydata()
+        return getattr(drawn, SHOWN.get(name, 'get_array'))()
 
-    graph = random_graph(9, 7)
+    num_keys = 9 if name == 'network' else 7
+    graph = random_graph(9, num_keys)
     alpha, order = torch.rand(graph.num_edges), torch.randperm(graph.num_edges)
     edge_index = graph.edge_index.as_tensor()[:, order]
-    sorted_here = BipartiteGraph.from_edge_index(edge_index, 9, 7)
+    sorted_here = BipartiteGraph.from_edge_index(edge_index, 9, num_keys)
     expected = shown(graph, alpha)
     for edges in (graph, sorted_here):
         assert (shown(edges, (edge_index, alpha[order])) == expected).all()
@@ -114,6 +118,38 @@ def test_weights_come_with_their_edges_or_in_a_known_order(name):
     repeated[:, 0] = repeated[:, 1]
     with pytest.raises(ValueError, match="'weights' must have the edges of 'graph'"):
         shown(graph, (repeated, alpha))
+
+
+def arrows(axes):
+    """The key, the query and the colour of each arrow, whose ends are 10 apart."""
+    return {(*(round(float(place[0])) // 10 for place in arrow._posA_posB), arrow.get_facecolor())
+            for arrow in axes.patches}
+
+
+def test_a_network_has_an_arrow_for_each_edge_the_darker_the_larger_its_weight():
+    edge_index = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 3]])
+    graph = BipartiteGraph.from_edge_index(edge_index, 4)
+    places = torch.tensor([[0., 0.], [10., 0.], [20., 0.], [30., 0.]])
+    axes = draw.network(graph, (edge_index, torch.tensor([.2, 1., .6, 0.])), positions=places,
+                        names=list('abcd'))
+    light = {ends: colour[0] for *ends, colour in arrows(axes) for ends in [tuple(ends)]}
+    assert light.keys() == {(0, 1), (1, 0), (2, 3)}
+    assert light[1, 0] < light[2, 3] < light[0, 1]
+    assert len(axes.lines) == 1  # the ring of node 3
+    assert [text.get_text() for text in axes.texts] == list('abcd')
+    points, = axes.collections
+    torch.testing.assert_close(torch.tensor(points.get_sizes() - 15).float(),
+                               120 * torch.tensor([.2, 1., .6, 0.]))
+
+
+def test_an_undirected_network_has_lines_and_any_graph_has_places():
+    undirected = patterns.SlidingWindow(1).build(5)
+    axes = draw.network(undirected)
+    lines, _ = axes.collections
+    assert (len(lines.get_segments()), len(axes.lines)) == (8, 5)  # one in each direction, rings
+    for num_nodes in (0, 1, 2, 5):  # without edges, and so without a path between all
+        graph = BipartiteGraph.from_edge_index(torch.empty(2, 0, dtype=torch.long), num_nodes)
+        assert len(draw.network(graph).texts) == num_nodes
 
 
 def test_the_pair_that_layers_return_is_drawn():
@@ -135,10 +171,20 @@ def test_what_cannot_be_drawn_is_refused():
         draw.bipartite(patterns.Full().build(200))
     with pytest.raises(ValueError, match="'titles' must.*title.*got 2"):
         draw.segments(random_graph(3, 3), ['a', 'b'])
+    for refused, match in (
+            (random_graph(3, 4), 'the same tokens .*got 4 keys and 3 queries.'),
+            (patterns.Full().build(501), 'at most 500 nodes and 5,000 edges .*got 501 and 251')):
+        with pytest.raises(ValueError, match=f"'graph' must have {match}"):
+            draw.network(refused)
+    with pytest.raises(ValueError, match="'names' must contain 3 names, .*got 1"):
+        draw.network(GRAPH, names=['a'])
+    with pytest.raises(ValueError, match="'positions' must have shape .3, 2.*got shape .2, 3"):
+        draw.network(GRAPH, positions=torch.zeros(2, 3))
     few = torch.ones(GRAPH.num_edges + 1)
     for refused in (lambda weights: draw.mask(GRAPH, weights=weights),
                     lambda weights: draw.heads(GRAPH, weights),
-                    lambda weights: draw.received_attention(GRAPH, weights)):
+                    lambda weights: draw.received_attention(GRAPH, weights),
+                    lambda weights: draw.network(GRAPH, weights)):
         with pytest.raises(ValueError, match="'weights' must .* with num_edges="):
             refused(few)
         with pytest.raises(TypeError, match="'weights' must be a Tensor .got list"):
