@@ -92,10 +92,14 @@ def documented(root: Path) -> list[Documented]:
 
 def names_on_pages(root: Path) -> set[tuple[str, str]]:
     """Return the module and name of each object on the pages of docs/reference.md."""
-    modules = re.findall(r'automodule:: (\S+)', (root / 'docs/reference.md').read_text())
+    listed = re.findall(r'^   ([\w.]+)$', (root / 'docs/reference.md').read_text(), re.MULTILINE)
     found = set()
-    for module in map(import_module, modules):
-        names = getattr(module, '__all__', [name for name in vars(module) if name[0] != '_'])
+    for name in listed:
+        try:
+            module = import_module(name)
+            names = getattr(module, '__all__', [name for name in vars(module) if name[0] != '_'])
+        except ModuleNotFoundError:  # a name in a module
+            module, names = import_module(name.rpartition('.')[0]), [name.rpartition('.')[2]]
         for value in (getattr(module, name) for name in names):
             members = [x for base in value.__mro__ for x in vars(base).values()] if isinstance(
                 value, type) else []

@@ -76,7 +76,7 @@ class Digits(L.LightningDataModule):
         if not any(isinstance(module, GraphAttention) for module in model.modules()):
             return {}
         image, label = self.test.tensors
-        first_of_class = [int((label == digit).nonzero()[0]) for digit in range(0, NUM_CLASSES, 2)]
+        first_of_class = [int((label == digit).nonzero()[0]) for digit in range(0, NUM_CLASSES, 4)]
         return {'received_attention': received_attention(
             model, image[first_of_class], [f'{digit}' for digit in label[first_of_class].tolist()],
             shape=(8, 8))}
