@@ -10,7 +10,10 @@ from experiments.tasks.graphs.base import GraphTask
 
 
 class PyGGraphs(GraphTask):
-    """A data set by its name in PyG or OGB, see :func:`experiments.data.pyg_datasets.pyg_dataset`.
+    """A data set by its name in PyG or OGB.
+
+    The division into parts is the data set's own: its argument ``split``, OGB's indices, or masks
+    of nodes. If there is none, the division is random.
 
     Args:
         dataset (str): A class of ``torch_geometric.datasets``, or a name such as ``ogbg-molhiv``.

@@ -12,7 +12,7 @@ from experiments.tasks.graphs.base import GraphTask
 class OwnGraphs(GraphTask):
     """Graphs from a ``.pt`` or GraphML file, or from CSV tables of nodes and edges.
 
-    See :func:`experiments.data.graph_tables.own_graphs`.
+    The guide to own data describes the formats.
 
     Args:
         path (str): The file or folder.
