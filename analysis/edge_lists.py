@@ -31,7 +31,8 @@ _ENDS = [tuple(pair.split()) for pair in (
     'vertex1 vertex2', 'person1 person2', 'user1 user2', 'sender receiver', 'citing cited',
     'follower followee', 'tail head', 'subject object')]
 _WEIGHTS = 'weight', 'weights', 'value', 'w', 'strength', 'count'
-_OF_NETWORKX = re.compile(r'\S+[ \t]+\S+[ \t]+\{.*\}')  # an edge with its attributes
+# An edge with its attributes, by the separator that networkx was given.
+_OF_NETWORKX = {None: re.compile(r'\S+[ \t]+\S+[ \t]+\{.*\}'), ',': re.compile('[^,]+,[^,]+,{.*}')}
 _READ_ATTRIBUTES = 'weight', 'label', 'bipartite', 'id'
 _WRAPPED = {'brackets': re.compile(r'^(\(.*\)|\[.*\]),?$'), 'semicolons': re.compile(';$'),
             'commas': re.compile(',$')}
@@ -118,8 +119,9 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
     skips the check that the file is not another kind of list."""
     lines, num_lines = _filled_lines(path)
     plain = [line.strip(BLANKS) for _, line in lines if not is_comment_line(line)]
-    if plain and all(map(_OF_NETWORKX.fullmatch, plain)):
-        return _with_attributes(plain, len(lines) - len(plain))
+    for separator, edge in _OF_NETWORKX.items():
+        if plain and all(map(edge.fullmatch, plain)):
+            return _with_attributes(plain, separator, len(lines) - len(plain))
     split, separator, has_hashtags = _layout([line for _, line in lines], is_table)
     data = [(number, line) for number, line in lines if not is_comment_line(line, has_hashtags)]
     table = [(number, cells) for number, line in data if any(cells := split(line, number))]
@@ -146,12 +148,13 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
     return listed
 
 
-def _with_attributes(lines: list[str], num_comments: int) -> ListedGraph:
+def _with_attributes(lines: list[str], separator: str | None, num_comments: int) -> ListedGraph:
     # networkx would cut names at a '#' if it were a comment mark
-    graph = nx.parse_edgelist(map(plain_numbers, lines), comments='\0',
+    graph = nx.parse_edgelist(map(plain_numbers, lines), comments='\0', delimiter=separator,
                               create_using=nx.MultiDiGraph)
     listed = of_networkx(graph)
-    return replace(listed, may_be_directed=True, title='columns divided by blanks, no header',
+    return replace(listed, may_be_directed=True,
+                   title=f'columns divided by {_SEPARATORS[separator or " "]}, no header',
                    left_out=[*counted(num_comments, 'comment line{}'), *listed.left_out])
 
 
