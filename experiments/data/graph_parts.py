@@ -155,7 +155,7 @@ def _checked(graph: Data, where: str) -> Data:
                          f"{_short(edge_index)})")
     try:
         graph.validate()
-    except ValueError as error:
+    except (RuntimeError, ValueError) as error:  # RuntimeError: it is sparse
         raise ValueError(f'{where}: {error}') from error
     for name, rows in (('x', num_nodes), ('edge_attr', edge_index.size(1))):
         if graph.get(name) is not None:

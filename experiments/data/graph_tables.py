@@ -15,14 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.data import BaseData
 
-from experiments.data.graph_parts import (
-    PARTS,
-    GraphParts,
-    Level,
-    Target,
-    allowing_graphs,
-    graph_parts,
-)
+from experiments.data.graph_parts import PARTS, GraphParts, Target, allowing_graphs, graph_parts
 from experiments.data.labels import class_names, class_numbers
 from experiments.data.text.csv_rows import csv_rows
 from experiments.data.what_was_read import tell, unread
@@ -31,6 +24,7 @@ from graphattn.utils.reading import load_tensors
 PART_OF = {'train': 'train', 'val': 'val', 'dev': 'val', 'valid': 'val', 'test': 'test'}
 # The columns that are not features. Labels and parts are of nodes, or of graphs in graphs.csv.
 _ENDS, _OF_TARGETS = ('source', 'target'), ('label', 'part')
+_NO_FEATURE = 'all other columns are features, so remove this column if it is none'
 
 
 def own_graphs(path: Path, target: Target | None = None, undirected: bool = True, seed: int = 0,
@@ -141,7 +135,7 @@ def _of_tables(about: str, nodes: _Table, edges: _Table, graphs: _Table | None,
     tell(about, '; '.join(f'features of {kind}: {", ".join(map(repr, own)) or "none"}'
                           for kind, own in zip(('nodes', 'edges'), features)), {})
     edge_index = _edge_index(nodes, edges)
-    x, edge_attr = (_values(table, own, 'features') if own else None
+    x, edge_attr = (_values(table, own, _NO_FEATURE) if own else None
                     for table, own in zip((nodes, edges), features))
     if graphs is not None:
         _check_names(nodes, graphs)
@@ -153,7 +147,7 @@ def _of_tables(about: str, nodes: _Table, edges: _Table, graphs: _Table | None,
     if undirected:
         for graph in found.values():
             _add_reverse(graph)
-    return graph_parts(about, _divided(found, rows_of, owners, level),
+    return graph_parts(about, _divided(found, rows_of, owners, level == 'node'),
                        'values' if names is None else 'classes', level, names, seed)
 
 
@@ -173,20 +167,19 @@ def _targets(table: _Table, target: Target | None, classes: Sequence[str] | None
         is_real = None not in numbers and not all(map(float.is_integer, numbers))
         target = 'values' if is_real else 'classes'
     if target == 'values':
-        return _values(table, ['label'], 'values').flatten(), None
+        return _values(table, ['label'], "for names, pass target='classes'").flatten(), None
     names = class_names(labels, classes, table.file)
     return torch.from_numpy(class_numbers(labels, names, table.where.__getitem__)), names
 
 
-def _values(table: _Table, names: list[str], what: str) -> Tensor:
+def _values(table: _Table, names: list[str], advice: str) -> Tensor:
     values = torch.empty(len(table.rows), len(names))
     for i, (row, where) in enumerate(zip(table.rows, table.where)):
         for j, name in enumerate(names):
             number = _number(row.get(name))
             if number is None or not math.isfinite(number):
                 raise ValueError(f"{where}: expected a finite number in the column {name!r} (got "
-                                 f"{row.get(name, '')!r:.40}), because this column is read as "
-                                 f"{what}; remove the column if it has none")
+                                 f"{row.get(name, '')!r:.40}); {advice}")
             values[i, j] = number
     return values
 
@@ -240,7 +233,7 @@ def _check_names(nodes: _Table, graphs: _Table) -> None:
 
 
 def _divided(graphs: dict[str, Data], rows_of: dict[str, list[int]], owners: _Table,
-             level: Level) -> dict[str, list[Data]] | list[Data]:
+             are_of_nodes: bool) -> dict[str, list[Data]] | list[Data]:
     """Divide graphs into parts, or mark the parts of one graph's nodes, if a row has a part."""
     given = [str(row.get('part', '')).strip() for row in owners.rows]
     if not any(given):
@@ -249,7 +242,7 @@ def _divided(graphs: dict[str, Data], rows_of: dict[str, list[int]], owners: _Ta
         if name not in PART_OF:
             raise ValueError(f"{where}: expected {', '.join(PARTS)} in the column 'part' (got "
                              f"{name!r:.40})")
-    if len(graphs) == 1 and level == 'node':
+    if len(graphs) == 1 and are_of_nodes:
         graph, = graphs.values()
         for part in PARTS:
             graph[f'{part}_mask'] = torch.tensor([PART_OF[name] == part for name in given])
