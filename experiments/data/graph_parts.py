@@ -150,12 +150,13 @@ def _checked(graph: Data, where: str) -> Data:
     num_nodes, edge_index, y = graph.num_nodes, graph.edge_index, graph.y
     if not num_nodes:
         raise ValueError(f'{where}: expected at least one node (got 0)')
-    if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.int64:
-        raise ValueError(f"{where}: expected 'edge_index' as an int64 Tensor [2, num_edges] (got "
-                         f"{_short(edge_index)})")
+    if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.int64 or (
+            edge_index.layout != torch.strided):
+        raise ValueError(f"{where}: expected 'edge_index' as a dense int64 Tensor [2, num_edges] "
+                         f"(got {_short(edge_index)})")
     try:
         graph.validate()
-    except (RuntimeError, ValueError) as error:  # RuntimeError: it is sparse
+    except ValueError as error:
         raise ValueError(f'{where}: {error}') from error
     for name, rows in (('x', num_nodes), ('edge_attr', edge_index.size(1))):
         if graph.get(name) is not None:
