@@ -120,7 +120,7 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
     lines, num_lines = _filled_lines(path)
     plain = [line.strip(BLANKS) for _, line in lines if not is_comment_line(line)]
     for separator, edge in _OF_NETWORKX.items():
-        if plain and all(map(edge.fullmatch, plain)):
+        if plain and not header and all(map(edge.fullmatch, plain)):
             return _with_attributes(plain, separator, len(lines) - len(plain))
     split, separator, has_hashtags = _layout([line for _, line in lines], is_table)
     data = [(number, line) for number, line in lines if not is_comment_line(line, has_hashtags)]
