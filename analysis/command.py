@@ -128,7 +128,6 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
         file = read_graph_file(options.graph, weights=weights,
                                **{name: options[name] for name in FILE_OPTIONS})
         say(f'{options.graph}: {file.said}')
-        options.asked = file.asked and f'{options.graph}: {file.asked}'
         return {Path(options.graph).name: file.segments()}, file.names
     return {pattern: [graph_of_pattern(pattern, options.n, options.seed)]
             for pattern in options.pattern}, None
@@ -149,8 +148,6 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
             check_out(options.out, endings)
             with ending_signals(), in_style(), within_free_memory():
                 run(options)
-            if options.get('asked'):  # after the result, which another direction may change
-                say(options.asked)
     except KeyboardInterrupt as interrupt:
         exit_on(interrupt)
     except Exception as error:

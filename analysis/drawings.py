@@ -17,14 +17,13 @@ from matplotlib.ticker import NullFormatter
 
 from analysis.diffusion import heat_response, ppr_response
 from analysis.result import Result, Results
-from graphattn import BipartiteGraph
+from graphattn import BipartiteGraph, draw
 from graphattn.style import SHADES
 
 _LEAST = 1e-5  # the least singular value that is drawn, relative to the largest
 _CYCLE = 10  # colours of the style
 _LOWEST_DRAWN = 1e-6
 _EDGE, _STEP = 'C5', 'C1'
-_CELLS = 512  # maximum per side; an edge darkens its cell
 MEASURES = {'density_of_head': 'density', 'hops_of_head': 'hops', 'gap_of_head': 'gap',
             'sigma_of_head': 'second singular value'}
 TIMES = {'halo_ms': 'halo', 'all_keys_ms': 'all keys', 'ring_ms': 'ring, all pairs',
@@ -351,22 +350,12 @@ def draw_universality(graphs: dict[str, BipartiteGraph], result: Result) -> Figu
     figure = Figure(figsize=(2.3 * columns, 2.7 * rows), layout='constrained')
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, (label, graph) in zip(panels, graphs.items()):
-        _draw_mask(axes, graph)
+        draw.mask(graph, axes)
         axes.set_title(fill(label, 28), fontsize='small')
     _draw_reach(panels[len(graphs)], result)
     for axes in panels[len(graphs) + 1:]:
         axes.axis('off')
     return figure
-
-
-def _draw_mask(axes: Axes, graph: BipartiteGraph) -> None:
-    n = max(graph.num_queries, 1)
-    cells = min(n, _CELLS)
-    has_edge = np.histogram2d(graph.query.numpy(), graph.key.numpy(), bins=cells,
-                              range=[[0, n], [0, n]])[0] > 0
-    axes.imshow(has_edge, vmin=0, vmax=1, extent=(-0.5, n - 0.5, n - 0.5, -0.5))
-    axes.set(xlabel='key j', ylabel='query i')
-    axes.locator_params(integer=True, min_n_ticks=1)
 
 
 def _draw_reach(axes: Axes, result: Result) -> None:

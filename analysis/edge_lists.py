@@ -8,9 +8,8 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -32,13 +31,12 @@ _ENDS = [tuple(pair.split()) for pair in (
     'vertex1 vertex2', 'person1 person2', 'user1 user2', 'sender receiver', 'citing cited',
     'follower followee', 'tail head', 'subject object')]
 _WEIGHTS = 'weight', 'weights', 'value', 'w', 'strength', 'count'
-_ATTRIBUTES = re.compile(r"""(?<=[ \t,;|])\{(?:['"].*)?\}$""")  # as networkx writes them
-_ATTRIBUTE = re.compile(r"""['"](\w+)['"]: ([^,}]+)""")
+# An edge with its attributes, by the separator that networkx was given.
+_OF_NETWORKX = {None: re.compile(r'\S+[ \t]+\S+[ \t]+\{.*\}'), ',': re.compile('[^,]+,[^,]+,{.*}')}
 _READ_ATTRIBUTES = 'weight', 'label', 'bipartite', 'id'
 _WRAPPED = {'brackets': re.compile(r'^(\(.*\)|\[.*\]),?$'), 'semicolons': re.compile(';$'),
             'commas': re.compile(',$')}
 _NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx capitalises GML
-_NO_EDGES = "the file contains no edges; write one edge on each line, as in '0 1'"
 
 
 @dataclass
@@ -115,62 +113,49 @@ def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
     return not has_hashtags or not begin[1:] or begin[1] in BLANKS or begin[1] in _MARKS
 
 
-class _Text(NamedTuple):
-    rows: list[tuple[int, list[str]]]  # the number of each line, and its columns
-    separator: str
-    num_comments: int
-    num_lines: int
-    attributes: list[str]  # of networkx's dicts, besides the weight
-
-
 def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered: bool | None,
                    is_certain: bool) -> ListedGraph:
     """Read the edges in a text file; options that are ``None`` are detected, and ``is_certain``
     skips the check that the file is not another kind of list."""
-    text = _read_text(path, is_table)
-    has_header = bool(text.rows) and _is_header(text.rows) if header is None else header
-    rows = text.rows[has_header:]
+    lines, num_lines = _filled_lines(path)
+    plain = [line.strip(BLANKS) for _, line in lines if not is_comment_line(line)]
+    for separator, edge in _OF_NETWORKX.items():
+        if plain and not header and all(map(edge.fullmatch, plain)):
+            return _with_attributes(plain, separator, len(lines) - len(plain))
+    split, separator, has_hashtags = _layout([line for _, line in lines], is_table)
+    data = [(number, line) for number, line in lines if not is_comment_line(line, has_hashtags)]
+    table = [(number, cells) for number, line in data if any(cells := split(line, number))]
+    has_header = bool(table) and _is_header(table) if header is None else header
+    rows, num_comments = table[has_header:], len(lines) - len(data)
     if not rows:
         raise ValueError("the file contains no edges; write one edge on each line, as in '0 1'")
-    first = text.rows[0][1]
+    first = table[0][1]
     columns = _columns(first) if has_header else (0, 1, 2, 3)
     are_ids = numbered is not False and _are_ids(rows[0][1], columns[:2])
     names, ends, weights = _edges(rows, columns, are_ids)
-    listed = ListedGraph(names, ends, True, weights, may_be_directed=True)
-    listed.title = (f'columns divided by {_SEPARATORS[text.separator]}, '
-                    + (f'header {_shown(first)!r}' if has_header else 'no header'))
     others = [repr(cell) for place, cell in enumerate(first)
               if has_header and place not in columns[:3]]
-    listed.left_out = [
-        *counted(text.num_comments, 'comment line{}'),
-        *([f'column{"s" * (len(others) > 1)} {", ".join(others)[:60]}'] if others else []),
-        *([f'attributes {", ".join(text.attributes)[:60]}'] if text.attributes else [])]
-    listed.hints = _hints(names, ends, first, header is None and not has_header and not are_ids)
+    listed = ListedGraph(
+        names, ends, True, weights, may_be_directed=True,
+        title=(f'columns divided by {_SEPARATORS[separator]}, '
+               + (f'header {_shown(first)!r}' if has_header else 'no header')),
+        left_out=[*counted(num_comments, 'comment line{}'),
+                  *([f'column{"s" * (len(others) > 1)} {", ".join(others)[:60]}'] if others
+                    else [])],
+        hints=_hints(names, ends, first, header is None and not has_header and not are_ids))
     if are_ids and not is_certain:
-        _check_other_readings(listed, rows, text.num_lines - text.num_comments - has_header - 1)
+        _check_other_readings(listed, rows, num_lines - num_comments - has_header - 1)
     return listed
 
 
-def _read_text(path: Path, is_table: bool) -> _Text:
-    lines, num_lines = _filled_lines(path)
-    plain = [line.strip(BLANKS) for _, line in lines if not is_comment_line(line)]
-    attributes = set()
-    if plain and all(map(_ATTRIBUTES.search, plain[1:-1] or plain)):  # the first may be a header
-        lines = [(number, _without_attributes(line, attributes)) for number, line in lines]
-    split, separator, has_hashtags = _layout([line for _, line in lines], is_table)
-    data = [(number, line) for number, line in lines if not is_comment_line(line, has_hashtags)]
-    rows = [(number, cells) for number, line in data if any(cells := split(line, number))]
-    return _Text(rows, separator, len(lines) - len(data), num_lines, sorted(attributes))
-
-
-def _without_attributes(line: str, attributes: set[str]) -> str:
-    """Return a line with the weight in place of a dict, of which ``attributes`` gets the names."""
-    text = line.strip(BLANKS)
-    if not (found := _ATTRIBUTES.search(text)):
-        return line
-    values = dict(_ATTRIBUTE.findall(plain_numbers(found[0])))
-    attributes |= values.keys() - {'weight'}
-    return (text[:found.start()] + values.get('weight', '')).strip(BLANKS)
+def _with_attributes(lines: list[str], separator: str | None, num_comments: int) -> ListedGraph:
+    # networkx would cut names at a '#' if it were a comment mark
+    graph = nx.parse_edgelist(map(plain_numbers, lines), comments='\0', delimiter=separator,
+                              create_using=nx.MultiDiGraph)
+    listed = of_networkx(graph)
+    return replace(listed, may_be_directed=True,
+                   title=f'columns divided by {_SEPARATORS[separator or " "]}, no header',
+                   left_out=[*counted(num_comments, 'comment line{}'), *listed.left_out])
 
 
 def _filled_lines(path: Path) -> tuple[list[tuple[int, str]], int]:

@@ -340,16 +340,6 @@ def is_bipartite(adjacency: sp.csr_array) -> bool:
 
 
 def _distances(adjacency: sp.csr_array, start: int) -> np.ndarray:
-    """Return the distance from ``start`` to every node, int ``[n]``, by breadth-first search."""
-    order, parent = csgraph.breadth_first_order(adjacency, start, return_predecessors=True)
-    place = np.full(adjacency.shape[0], -1)
-    place[order] = np.arange(order.size)
-    # these places are sorted, so that the nodes of a level are a slice
-    parent_place = place[parent[order[1:]]]
-    distance = np.full(adjacency.shape[0], -1)
-    first, last, level = 0, 1, 0
-    while first < last:
-        distance[order[first:last]] = level
-        first, last = last, 1 + int(np.searchsorted(parent_place, last))
-        level += 1
-    return distance
+    """Return the distance from ``start`` to every node, int ``[n]``; -1 where no path leads."""
+    distance = csgraph.dijkstra(adjacency, indices=start, unweighted=True)
+    return np.where(np.isfinite(distance), distance, -1).astype(np.int64)

@@ -78,27 +78,14 @@ _PAJEK_CELL = re.compile(r'"([^"]*)"|(\S+)')
 
 @dataclass(frozen=True)
 class GraphFile:
-    """The graph that was read from a file, with the names of its tokens.
+    """The graph that was read from a file, with the names of its tokens."""
 
-    Attributes:
-        graph (BipartiteGraph): The graph, with several segments if the file holds several adjacency
-            arrays.
-        names (tuple of str, optional): The names of the tokens, if they are not plain numbers.
-        said (str): A description of how the file was read, in one line.
-        matrices (tuple of scipy.sparse.csr_array, optional): The weights of each segment, float64
-            ``[query, key]``, if they were requested.
-        asked (str): A question to the user, if the direction of the edges is uncertain.
-    """
-
-    graph: BipartiteGraph
-    names: tuple[str, ...] | None
-    said: str
-    matrices: tuple[sp.csr_array, ...] | None
-    asked: str = ''
+    graph: BipartiteGraph  # with a segment for each adjacency array
+    names: tuple[str, ...] | None  # of the tokens, if they are not plain numbers
+    said: str  # how the file was read, in one line
+    matrices: tuple[sp.csr_array, ...] | None  # [query, key] of each segment, if asked for
 
     def segments(self) -> list[BipartiteGraph] | list[sp.csr_array]:
-        """Return the graph of each segment, or its weights ``[query, key]`` if weights were
-        requested."""
         return self.graph.unbatch() if self.matrices is None else list(self.matrices)
 
 
@@ -117,10 +104,6 @@ def read_graph_file(
     The source of an edge is the key, and the target is the query. Edges of weight 0 are dropped.
     Repeated edges count once, and their weights add up.
 
-    In edge lists, a line that begins with ``#`` or ``%`` is a comment. Names separated by commas,
-    semicolons or tabs may begin with such a mark. In that case, only a mark followed by a blank or
-    by the same mark begins a comment.
-
     Args:
         path: A file, optionally compressed (``.gz``).
         format: The format of the file. If omitted, it is detected by suffix, or otherwise by
@@ -136,9 +119,6 @@ def read_graph_file(
         bipartite: Whether nodes whose attribute ``bipartite`` is 0 are keys, and nodes with 1 are
             queries. If false, each node is a token, both key and query.
         weights: Whether to read the weights of the edges. An edge without a weight has weight 1.
-
-    Raises:
-        ValueError: The file does not exist, contains no graph, or has too many tokens.
     """
     path = Path(path)
     try:
@@ -201,7 +181,7 @@ def _of_listed(listed: ListedGraph, title: str, numbered: bool | None, edges: Di
         raise ValueError(f"'edges' must not be 'directed' for this file ({title}), which says that "
                          f"its edges are undirected; omit 'edges'")
     is_directed = edges == 'directed' or listed.is_directed and edges is None
-    asked = _asked(listed) if edges is None and listed.may_be_directed else ''
+    doubt = _doubt(listed) if edges is None and listed.may_be_directed else ''
     if not is_directed and listed.is_listed_at_nodes:
         _, first = np.unique(np.sort(listed.edges), axis=0, return_index=True)
         listed = replace(listed, edges=listed.edges[first], weights=listed.weights[first])
@@ -229,28 +209,28 @@ def _of_listed(listed: ListedGraph, title: str, numbered: bool | None, edges: Di
                   if num_repeated else [])]
     said = [f'{title}{", " * bool(listed.title)}{listed.title}: '
             f'{_sizes(graph, num_edges, bipartite)}',
-            f'{"directed" if is_directed else "undirected"}, '
+            f'{"directed" if is_directed else "undirected"}{doubt}, '
             f'{_of_weights(listed.weights, keeps_weights)}, {ids}',
             *([f'left out: {", ".join(left_out)}'] if left_out else []), *listed.hints]
     if listed.parts is not None and not bipartite:
         said.append('nodes of both parts are read as tokens; use --bipartite true to make part 0 '
                     'keys and part 1 queries')
     matrix = sp.csr_array((own, (query, key)), shape=(num_queries, num_keys))
-    return GraphFile(graph, names, '; '.join(said), (matrix,) if keeps_weights else None, asked)
+    return GraphFile(graph, names, '; '.join(said), (matrix,) if keeps_weights else None)
 
 
-def _asked(listed: ListedGraph) -> str:
-    """Return a question if edges look directed in an undirected list, or the other way round."""
+def _doubt(listed: ListedGraph) -> str:
+    """Return words for edges that look undirected in a directed list, or the other way round."""
     ends = listed.edges[listed.edges[:, 0] != listed.edges[:, 1]]
     there, back = (np.unique(ends @ [len(listed.nodes), 1]),
                    ends[:, ::-1] @ [len(listed.nodes), 1])
     num_both = int(np.isin(there, back).sum())
     if listed.is_directed and len(there) and not num_both:
-        return ('read as directed, but no edge has its reverse; if edges have no direction, pass '
-                '--edges undirected')
+        return (' (but no edge has its reverse; if edges have no direction, pass --edges '
+                'undirected)')
     if not listed.is_directed and 0 < num_both < len(there):
-        return ('read as undirected, but only some edges are listed in both directions; if edges '
-                'have a direction, pass --edges directed')
+        return (' (but only some edges are listed in both directions; if edges have a direction, '
+                'pass --edges directed)')
     return ''
 
 

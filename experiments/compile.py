@@ -1,4 +1,4 @@
-"""Compilation of all loops of the library and of the data generators, ahead of their first use.
+"""Compilation of all loops of the library and of ListOps, ahead of their first use.
 
     python -m experiments.compile
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from experiments.data import listops, pathfinder
+from experiments.data import listops
 from graphattn import compile as library
 
 
@@ -16,10 +16,5 @@ def draw_trees() -> None:
     listops.evaluate(*listops.draw_trees(np.random.default_rng(0), 1, 1000, 1, 100, 10, 10))
 
 
-def draw_images() -> None:
-    """Draw a Pathfinder image, so that its loops are compiled."""
-    pathfinder.draw_images(np.random.default_rng(0), 1, pathfinder.SETTINGS[32])
-
-
 if __name__ == '__main__':
-    library.main(draw_images, draw_trees)
+    library.main(draw_trees)

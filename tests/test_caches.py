@@ -113,7 +113,6 @@ CACHES = {
         'the parameters, and the digest of each file',
         'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_other_parameters_is_'
         'made_anew'),
-    'experiments/data/pathfinder.py': Cache(PURE, ''),
     'experiments/data/imagenet64.py': Cache(
         'the folder, and the name, size and time of each file in it',
         'tests/experiments/data/test_images.py::test_a_picture_that_was_replaced_is_read_anew'),

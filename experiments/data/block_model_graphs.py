@@ -29,30 +29,16 @@ PARTS = 'train', 'val', 'test'
 
 @dataclass(frozen=True)
 class Distribution:
-    """The random distribution from which the graphs of a data set are drawn.
+    """The random distribution from which the graphs of a data set are drawn."""
 
-    Args:
-        num_communities (int): Number of communities of a graph. A community has 5 to 34 nodes.
-        inside (float): Probability of an edge within a community.
-        between (float): Probability of an edge between communities.
-        num_graphs (tuple of int): Numbers of graphs for training, validation and test.
-        num_patterns (int): Number of planted patterns. Each pattern is planted in the same number
-            of graphs of a part. With 0, nothing is planted, and the task is to find the
-            communities.
-        pattern_size (int): Number of nodes of a pattern.
-        pattern_edges (float): Probability of an edge within a pattern, and of an edge between the
-            pattern and the other nodes.
-        vocabulary (int): Number of input features. Each node has one of them.
-    """
-
-    num_communities: int
-    inside: float
-    between: float
-    num_graphs: tuple[int, int, int]
-    vocabulary: int
-    num_patterns: int = 0
-    pattern_size: int = 0
-    pattern_edges: float = 0.
+    num_communities: int  # of a graph, of 5 to 34 nodes each
+    inside: float  # probability of an edge within a community
+    between: float  # and between communities
+    num_graphs: tuple[int, int, int]  # for training, validation and test
+    vocabulary: int  # number of input features, of which each node has one
+    num_patterns: int = 0  # each planted in as many graphs of a part; if 0, communities are sought
+    pattern_size: int = 0  # nodes
+    pattern_edges: float = 0.  # probability of an edge within a pattern, and to the other nodes
 
 
 DISTRIBUTIONS = {

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
 from experiments.data.batch import NO_LABEL
 from experiments.data.what_was_read import number_of, tell, unread
@@ -23,33 +25,21 @@ HELD_OUT = .1  # share of each of validation and test, of the graphs or of the n
 
 
 class GraphParts(NamedTuple):
-    """The graphs of a task, with their targets.
-
-    Attributes:
-        about (str): A short description.
-        parts (dict): The graphs of ``train``, ``val`` and ``test``. A task on one graph has the
-            same graph in all parts, with ``train_mask``, ``val_mask`` and ``test_mask``.
-        level (str): ``'node'`` if each node has a target, or ``'graph'`` if each graph has one.
-        target (str): ``'classes'``, ``'labels'`` (several yes-or-no labels) or ``'values'`` (real
-            numbers).
-        classes (tuple of str, optional): The names of the classes; ``None`` if classes have no
-            names.
-    """
+    """The graphs of a task, with their targets."""
 
     about: str
-    parts: dict[str, Sequence[Data]]
-    level: Level
-    target: Target
+    parts: dict[str, Sequence[Data]]  # one graph is in all parts, with train_mask, val_mask, ...
+    level: Level  # what has a target
+    target: Target  # 'labels' are several yes-or-no labels, 'values' real numbers
     classes: tuple[str, ...] | None = None
 
     @property
     def graphs(self) -> list[Data]:
-        """Return the graphs of all parts. A graph that is in all parts is returned once."""
+        """Return the graphs of all parts, each once."""
         return list({id(graph): graph for part in self.parts.values() for graph in part}.values())
 
     @property
     def out_channels(self) -> int:
-        """Return the number of classes, labels or values that a model must predict."""
         targets = [graph.y for graph in self.graphs]
         if self.target != 'classes':
             return targets[0].size(1)
@@ -58,11 +48,7 @@ class GraphParts(NamedTuple):
         return 1 + max(0, *(int(y.max()) for y in targets))
 
     def features_of(self, name: str) -> int | list[int] | None:
-        """Return the number of real features, or a list with the number of categories of each
-        feature, in the attribute ``name`` of the graphs.
-
-        If the graphs lack the attribute, the result is ``None``.
-        """
+        """Return the number of real features, or the numbers of categories, of an attribute."""
         graphs = self.graphs
         if name not in graphs[0]:
             return None
@@ -74,20 +60,18 @@ class GraphParts(NamedTuple):
             values[0].size(1))
 
 
+def allowing_graphs() -> torch.serialization.safe_globals:
+    """Return a context in which ``torch.load`` loads a saved ``Data`` without running code."""
+    # PyG allows Data itself, but not the classes of the objects inside it.
+    return torch.serialization.safe_globals([
+        BaseStorage, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage])
+
+
 def graph_parts(about: str, graphs: dict[str, Sequence[Data]] | Sequence[Data],
                 target: Target | None = None, level: Level | None = None,
                 classes: tuple[str, ...] | None = None, seed: int = 0, split: int = 0
                 ) -> GraphParts:
-    """Check graphs, detect the kind of their targets, and divide the graphs into training,
-    validation and test parts.
-
-    Targets for nodes have a row for each node. One column of integers has classes. A matrix of 0
-    and 1 has labels; if it has several columns, missing labels may be NaN. All other targets are
-    values.
-
-    One graph is divided by its masks. Several graphs, or the nodes of a graph without masks, are
-    divided at random, with 80 % for training.
-    """
+    """Check graphs, detect the kind of their targets, and divide them into parts."""
     parts = graphs if isinstance(graphs, dict) else {'all': graphs}
     parts = {part: list(some) for part, some in parts.items()}
     where = {id(graph): f'{about}, graph {number}' + (f' of {part}' if len(parts) > 1 else '')
@@ -161,32 +145,30 @@ def _mask(mask: Tensor, num_nodes: int, split: int, what: str) -> Tensor:
 
 
 def _checked(graph: Data, where: str) -> Data:
-    """Return a copy of a graph with features ``x``, or raise an error that begins with ``where`` if
-    an attribute is invalid."""
+    """Return a copy of a graph with features ``x``, or name the attribute that is wrong."""
     graph = copy.copy(graph)
-    num_nodes = graph.num_nodes
+    num_nodes, edge_index, y = graph.num_nodes, graph.edge_index, graph.y
     if not num_nodes:
         raise ValueError(f'{where}: expected at least one node (got 0)')
-    edge_index = graph.edge_index
     if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.int64 or (
-            edge_index.dim() != 2 or len(edge_index) != 2):
-        raise ValueError(f"{where}: expected 'edge_index' as an int64 Tensor [2, num_edges] (got "
-                         f"{_short(edge_index)})")
-    if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
-        raise ValueError(f"{where}: expected nodes from 0 to {num_nodes - 1} in 'edge_index' (got "
-                         f"{int(edge_index.min())} to {int(edge_index.max())})")
-    for name in ('x', 'edge_attr'):
-        if name in graph and graph[name] is None:
+            edge_index.layout != torch.strided):
+        raise ValueError(f"{where}: expected 'edge_index' as a dense int64 Tensor [2, num_edges] "
+                         f"(got {_short(edge_index)})")
+    try:
+        graph.validate()
+    except ValueError as error:
+        raise ValueError(f'{where}: {error}') from error
+    for name, rows in (('x', num_nodes), ('edge_attr', edge_index.size(1))):
+        if graph.get(name) is not None:
+            graph[name] = _checked_features(graph[name], rows, f'{where}: {name!r}')
+        elif name in graph:
             del graph[name]
     if 'x' not in graph:
         graph.x = torch.ones(num_nodes, 1)
-    for name, rows in (('x', num_nodes), ('edge_attr', edge_index.size(1))):
-        if name in graph:
-            graph[name] = _checked_features(graph[name], rows, f'{where}: {name!r}')
-    if not isinstance(graph.y, Tensor) or graph.y.dim() not in (1, 2):
+    if not isinstance(y, Tensor) or y.dim() not in (1, 2):
         raise ValueError(f"{where}: expected targets 'y', a Tensor with a row for each node or one "
-                         f"row for the graph (got {_short(graph.y)})")
-    if graph.y.is_floating_point() and bool(graph.y.isinf().any()):
+                         f"row for the graph (got {_short(y)})")
+    if y.is_floating_point() and bool(y.isinf().any()):
         raise ValueError(f"{where}: 'y' must be finite, or NaN for missing targets (got infinite "
                          f"values)")
     return graph
@@ -196,14 +178,13 @@ def _checked_features(value: object, rows: int, what: str) -> Tensor:
     if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_complex() or (
             value.dim() not in (1, 2) or len(value) != rows):
         raise ValueError(f"{what} must be a dense Tensor with {rows} rows (got {_short(value)})")
-    if value.is_floating_point():
-        if not bool(value.isfinite().all()):
-            raise ValueError(f"{what} must be finite (got NaN or infinite values)")
-        return _columns(value).float()
-    if value.numel() and int(value.min()) < 0:
+    is_real = value.is_floating_point()
+    if is_real and not bool(value.isfinite().all()):
+        raise ValueError(f"{what} must be finite (got NaN or infinite values)")
+    if not is_real and value.numel() and int(value.min()) < 0:
         raise ValueError(f"{what} must contain categories from 0, because its dtype is an integer "
                          f"(got {int(value.min())}); convert real-valued features by .float()")
-    return _columns(value).long()
+    return _columns(value).float() if is_real else _columns(value).long()
 
 
 def _check_alike(named: list[tuple[Data, str]], level: Level) -> None:
@@ -230,10 +211,7 @@ def _form(graph: Data, name: str) -> str:
 
 
 def _level_of(named: list[tuple[Data, str]]) -> Level:
-    """Return ``'node'`` if the nodes have targets, and ``'graph'`` if the graphs have targets.
-
-    The level follows from the shape of ``y``, unless every graph has only one node.
-    """
+    # if every graph has one node, the shape does not tell
     is_node = any(len(graph.y) == graph.num_nodes > 1 for graph, _ in named)
     return 'node' if is_node else 'graph'
 

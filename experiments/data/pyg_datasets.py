@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import torch_geometric.datasets
 from torch_geometric.data import Data, Dataset, HeteroData
+from torch_geometric.utils import index_to_mask
 
-from experiments.data.graph_parts import PARTS, GraphParts, Target, graph_parts
-from experiments.data.hetero_graphs import homogeneous
-from experiments.data.saved_graphs import allowing_graphs
+from experiments.data.batch import NO_LABEL
+from experiments.data.graph_parts import (
+    MASKS,
+    PARTS,
+    GraphParts,
+    Target,
+    allowing_graphs,
+    graph_parts,
+)
 
 
 def pyg_dataset(name: str, root: str, arguments: dict[str, Any] | None = None, seed: int = 0,
                 target: Target | None = None, node_type: str | None = None,
                 split: int = 0) -> GraphParts:
-    """Read a data set of ``torch_geometric.datasets``, or of OGB by a name like ``ogbg-molhiv``.
-
-    If ``root`` has no files, PyG downloads and processes them. The division into parts is the data
-    set's own: its argument ``split``, OGB's indices, or masks of nodes. If there is none, the
-    division is random.
-    """
+    """Read a data set of ``torch_geometric.datasets``, or of OGB by a name like ``ogbg-molhiv``."""
     arguments = dict(arguments or {})
     is_ogb = name.startswith(('ogbg-', 'ogbn-'))
     kind = None if is_ogb else getattr(torch_geometric.datasets, name, None)
@@ -66,19 +70,48 @@ def _of_pyg(kind: type[Dataset], root: str, arguments: dict[str, Any]
 
 def _of_ogb(name: str, root: str) -> dict[str, Sequence[Data]]:
     if name.startswith('ogbn-'):
-        from ogb.nodeproppred import PygNodePropPredDataset
+        from ogb.nodeproppred import PygNodePropPredDataset as OgbDataset
+    else:
+        from ogb.graphproppred import PygGraphPropPredDataset as OgbDataset
 
-        dataset = PygNodePropPredDataset(name, root)
-        graph = dataset[0]
-        graph.y = graph.y.flatten() if graph.y.size(1) == 1 else graph.y
-        for part, own in zip(PARTS, ('train', 'valid', 'test')):
-            mask = torch.zeros(graph.num_nodes, dtype=torch.bool)
-            mask[dataset.get_idx_split()[own]] = True
-            graph[f'{part}_mask'] = mask
-        return {'all': [graph]}
-    from ogb.graphproppred import PygGraphPropPredDataset
-
-    dataset = PygGraphPropPredDataset(name, root)
+    dataset = OgbDataset(name, root)
     indices = dataset.get_idx_split()
-    return {part: list(dataset[indices[own]])
-            for part, own in zip(PARTS, ('train', 'valid', 'test'))}
+    own = {part: indices[given] for part, given in zip(PARTS, ('train', 'valid', 'test'))}
+    if name.startswith('ogbg-'):
+        return {part: list(dataset[some]) for part, some in own.items()}
+    graph = dataset[0]
+    graph.y = graph.y.flatten() if graph.y.size(1) == 1 else graph.y
+    for part, some in own.items():
+        graph[f'{part}_mask'] = index_to_mask(some, graph.num_nodes)
+    return {'all': [graph]}
+
+
+def homogeneous(graph: HeteroData, node_type: str | None = None) -> Data:
+    """Convert a heterogeneous graph to one whose features are those of each type in columns of
+    their own, the types of nodes, and the types of edges; nodes of ``node_type`` have targets."""
+    graph, kinds = copy.copy(graph), graph.node_types
+    with_targets = [kind for kind in kinds if 'y' in graph[kind]]
+    if node_type is None and len(with_targets) == 1:
+        node_type, = with_targets
+    if node_type not in with_targets:
+        raise ValueError(f"'node_type' must be one of the types with targets, "
+                         f"{', '.join(with_targets) or 'but no type has any'} (got "
+                         f"{node_type})")
+    x = torch.block_diag(*(graph[kind].x.float() if 'x' in graph[kind]
+                           else torch.zeros(graph[kind].num_nodes, 0) for kind in kinds))
+    targets = [name for name in ('y', *MASKS) if name in graph[node_type]]
+    left_out = []
+    for kind, store in zip(graph.metadata()[0] + graph.metadata()[1], graph.stores[1:]):
+        used = ('x', 'edge_index', 'num_nodes', *(targets if kind == node_type else ()))
+        for name in [name for name in store.keys() if name not in used]:
+            left_out.append(f'{name} of {kind if isinstance(kind, str) else kind[1]}')
+            del store[name]
+    if left_out:
+        warnings.warn(f"left out of the heterogeneous graph: {', '.join(left_out)}", stacklevel=2)
+    data = graph.to_homogeneous(node_attrs=targets, edge_attrs=[])
+    if not data.y.is_floating_point():  # PyG writes NaN or -1 where no target is
+        data.y[data.node_type != kinds.index(node_type)] = NO_LABEL
+    data.x = torch.cat([x, F.one_hot(data.node_type, len(kinds))], dim=1)
+    data.edge_attr = data.edge_type.unsqueeze(1)
+    del data.node_type, data.edge_type
+    return data

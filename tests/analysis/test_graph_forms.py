@@ -122,6 +122,8 @@ FORMS = [
                          ("{} {} {{'a': 'b, c', 'weight': 2}}", 'blanks'))),
     Form('a.txt', "0 1 {'weight': 2.0, 'kind': 'x'}\n1 2 {}\n2 0 {}\n", TRIANGLE,
          ('left out: attributes kind', 'weights')),
+    Form('a.csv', "a b,c,{'weight': 2.0, 'kind': 'x, y'}\nc,d,{}\n", 'a_b>c|c>d',
+         ('divided by commas', 'left out: attributes kind', 'weights')),
     Form('a.txt', '3 3 3\n1 2 2.5\n2 1 1\n# c\n', '3>3 1>2 2>1', ('weights', '1 comment line')),
     Form('excel.csv', '\ufeffSource;Target;Weight\r\nAnn;Bo, Jr;0,5\r\nBo, Jr;Cid;1,5\r\n',
          'Ann>Bo,_Jr|Bo,_Jr>Cid', ('semicolons', "header 'Source Target Weight'", 'weights')),

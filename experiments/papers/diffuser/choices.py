@@ -1,6 +1,5 @@
 """Multiple choice (SparseBERT, Table 2; Diffuser, Table S.4)."""
 
-from experiments.data.text.question_baselines import choice_accuracies
 from experiments.papers.diffuser.tasks import DIFFUSER, FULL, NO_DIAGONAL, Tasks
 from experiments.papers.figures import bars
 from experiments.papers.study import ACCURACY, Table
@@ -18,9 +17,6 @@ def main(tasks: Tasks) -> Table:
     kinds, rows = tasks.kinds(NAMES), []
     for runs in tasks.questions('choices', SETS, FILES):
         rows += tasks.rows(runs.name, runs, kinds, tasks.each(1, 3, 3), ACCURACY, PAPER)
-        guesses = choice_accuracies(tasks.data(runs, kinds).questions.read())
-        rows += [{'set': runs.name, 'attention': guess, 'accuracy, %': 100 * accuracy}
-                 for guess, accuracy in guesses.items()]
     about = ('SWAG, WikiHop' if tasks.scale == 'paper' else
              'the next sentence of a docstring, of four: a stand-in for SWAG')
     title = f'Which choice is right?\n{about}'

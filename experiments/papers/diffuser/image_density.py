@@ -1,14 +1,12 @@
 """Density estimation of images, byte by byte (Diffuser, Table S.5)."""
 
-from experiments.data.ngrams import png_bits, sequences_of
-from experiments.papers.diffuser.tasks import DIFFUSER, FULL, ONE_HOP, Tasks, counting_rows
+from experiments.papers.diffuser.tasks import DIFFUSER, FULL, ONE_HOP, Tasks
 from experiments.papers.figures import bars
 from experiments.papers.study import SHIPPED, Runs, Table, chosen
 
-SETS = {'smoke': ('digits',), 'small': ('digits', 'pictures'), 'paper': ('cifar10', 'imagenet64')}
+SETS = {'smoke': ('digits',), 'small': ('digits',), 'paper': ('cifar10', 'imagenet64')}
 NAMES = {'smoke': (DIFFUSER,), 'small': (FULL, ONE_HOP, DIFFUSER),
          'paper': (FULL, ONE_HOP, DIFFUSER)}
-ORDERS = (0, 1, 3)  # numbers of context bytes of the n-grams
 BITS = {'bits per byte': ('bits_per_dim', 1.)}
 PAPER = {'CIFAR-10, paper': {DIFFUSER: 2.78, 'Sparse Transformer': 2.80, 'PixelSNAIL': 2.85,
                              'PixelCNN++': 2.92, 'PixelCNN': 3.03},
@@ -23,16 +21,9 @@ def main(tasks: Tasks) -> Table:
         runs = Runs(tasks, f'density-{kind}', (shipped,) if tasks.scale == 'paper' else
                     tasks.configs('diffuser', f'density/{kind}'))
         rows += tasks.rows(kind, runs, kinds, tasks.each(1, 3, 1), BITS, PAPER)
-        module = tasks.data(runs, kinds)
-        data = module.source.read(module.max_length)
-        learn, test = (sequences_of(data.parts[part]) for part in ('train', 'test'))
-        rows += [{'set': kind, **row} for row in (
-            *counting_rows(learn, test, ORDERS, data.num_tokens),
-            {'attention': 'PNG', 'bits per byte': png_bits(data.parts['test'], data.shape)})]
     about = ('CIFAR-10 and ImageNet' if tasks.scale == 'paper' else
-             'stand-ins: digits of 17 grey levels, pieces of two photographs')
-    figure = bars(rows, 'attention', [*BITS],
-                  f'Bits per byte of an image; in grey, n-grams and PNG.\n{about}', panel='set')
+             'a stand-in: digits of 17 grey levels')
+    figure = bars(rows, 'attention', [*BITS], f'Bits per byte of an image.\n{about}', panel='set')
     others = dict.fromkeys(name for own in PAPER.values() for name in own if name not in kinds)
     return Table(rows + [{'set': 'as printed', 'attention': name, **{
         column: own.get(name) for column, own in PAPER.items()}}

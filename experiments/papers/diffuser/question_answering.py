@@ -1,6 +1,5 @@
 """Question answering (SparseBERT, Table 2; Diffuser, Table S.4)."""
 
-from experiments.data.text.question_baselines import longest_match_scores
 from experiments.papers.diffuser.tasks import DIFFUSER, FULL, NO_DIAGONAL, Tasks
 from experiments.papers.figures import bars
 from experiments.papers.study import Attention, Table
@@ -29,10 +28,6 @@ def main(tasks: Tasks) -> Table:
     kinds, rows = tasks.kinds(NAMES, OWN), []
     for runs in tasks.questions('questions', SETS, FILES):
         rows += tasks.rows(runs.name, runs, kinds, tasks.each(1, 3, 3), METRICS, PAPER)
-        if tasks.scale != 'paper':
-            found = longest_match_scores(tasks.data(runs, kinds).questions.read().parts['test'])
-            rows.append({'set': runs.name, 'attention': 'longest match', **{
-                title: 100 * found[metric] for title, (metric, _) in METRICS.items()}})
     about = ('SQuAD 1.1, SQuAD 2.0, TriviaQA' if tasks.scale == 'paper' else
              'gaps in docstrings, a stand-in for SQuAD')
     title = f'Which words answer a question?\n{about}'

@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import lightning as L
-
-from experiments.data.ngrams import ngram_bits
 from experiments.papers.local_data import local_questions
-from experiments.papers.study import SHIPPED, Attention, Runs, Trained, chosen, data_of
+from experiments.papers.study import SHIPPED, Attention, Runs, Trained, chosen
 from graphattn.patterns import Full, SlidingWindow, get
 
 FULL, NO_DIAGONAL, ONE_HOP, DIFFUSER = 'full', 'full, no diagonal', 'Diffuser, 1 hop', 'Diffuser'
@@ -58,9 +55,6 @@ class Tasks(Attentions):
                     if self.scale == 'paper'}}
                 for name, attention in kinds.items()]
 
-    def data(self, runs: Runs, kinds: dict[str, Attention]) -> L.LightningDataModule:
-        return data_of(runs.trained(next(iter(kinds.values())), 0))
-
     def questions(self, kind: str, sets: Sequence[str], files: dict[str, str]) -> list[Runs]:
         """Return trainings on the data sets, or below the paper's scale on files of a stand-in."""
         sets = chosen('sets', self.sets or sets, sets)
@@ -71,10 +65,3 @@ class Tasks(Attentions):
             f'--data.init_args.questions.init_args.{part}', str(folder / file))]
         return [Runs(self, f'local_{kind}', self.configs('diffuser', kind),
                      (*options, *self.cache))]
-
-
-def counting_rows(learn: list, test: list, orders: Sequence[int],
-                  num_symbols: int = 256) -> list[dict]:
-    """Return rows of n-grams, which predict each byte of ``test`` from as many bytes before it."""
-    return [{'attention': f'bytes, {order + 1}-grams' if order else 'bytes, unigrams',
-             'bits per byte': ngram_bits(learn, test, order, num_symbols)} for order in orders]

@@ -113,9 +113,10 @@ def test_code_in_a_file_is_not_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('change, words', [
-    (dict(edge_index=torch.tensor([[0], [9]])), 'from 0 to 3'),
+    (dict(edge_index=torch.tensor([[0], [9]])), 'edge_index.* .4. .*found 9'),
     (dict(x=torch.full((4, 1), torch.nan)), "'x' must be finite"),
     (dict(y=torch.tensor([0, 1])), "'y'"), (dict(edge_index=None), "'edge_index'"),
+    (dict(edge_index=torch.eye(2).long().to_sparse()), "dense int64"),
     (dict(y=None), "'y'")])
 def test_malformed_graphs_are_named(change, words, tmp_path):
     good = dict(x=torch.randn(4, 1), y=torch.tensor([0, 1, 0, 1]),

@@ -10,7 +10,6 @@ from experiments.data import cifar
 from experiments.data.cifar import CifarColours
 from experiments.data.digits import DigitImages
 from experiments.data.imagenet64 import BYTES, ImageNet64
-from experiments.data.pictures import PicturePieces, read_photograph
 
 RNG = np.random.default_rng(0)
 
@@ -141,20 +140,5 @@ def test_imagenet_that_is_not_there_or_damaged_is_refused(tmp_path):
 
 # Stand-ins ###########################################################################
 
-@pytest.mark.slow
-def test_pieces_make_up_the_pictures():
-    data = PicturePieces(32).read(3072)
-    rows, columns = (size // 32 for size in read_photograph('china.jpg').shape[:2])
-    assert sum(part.num_sequences for part in data.parts.values()) == 2 * rows * columns
-    expected = read_photograph('china.jpg')[32:64, 64:96].reshape(-1)
-    train = data.parts['train'].tokens.reshape(-1, 3072)
-    assert any(np.array_equal(piece, expected) for piece in train)
-    assert data.about.startswith('stand-in') and DigitImages().read(64).shape == (8, 8, 1)
-
-
-@pytest.mark.parametrize('side, match', [(0, "'side' must be at least 1"),
-                                         (65, "'side' must be at most 64"),
-                                         (500, "'side' must be at most 64")])
-def test_pieces_of_another_size_are_refused(side, match):
-    with pytest.raises(ValueError, match=match):
-        PicturePieces(side).read(10**6)
+def test_digits_are_square():
+    assert DigitImages().read(64).shape == (8, 8, 1)

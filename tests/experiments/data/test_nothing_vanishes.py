@@ -11,8 +11,8 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from experiments.data.graph_tables import own_graphs
-from experiments.data.hetero_graphs import homogeneous
 from experiments.data.imagenet64 import BYTES, read_array
+from experiments.data.pyg_datasets import homogeneous
 from experiments.data.text.choice_files import Swag, WikiHop
 from experiments.data.text.document_files import AmazonReviews, Hyperpartisan
 from experiments.data.text.glue_files import TASKS, read_rows

@@ -5,8 +5,7 @@ import torch
 from torch_geometric.data import HeteroData
 
 from experiments.data.graph_parts import PARTS
-from experiments.data.hetero_graphs import homogeneous
-from experiments.data.pyg_datasets import pyg_dataset
+from experiments.data.pyg_datasets import homogeneous, pyg_dataset
 from tests.experiments.graph_files import FORMS, written
 
 # Level, target, outputs, features of nodes and edges, and targets of each part.

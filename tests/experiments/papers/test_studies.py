@@ -40,7 +40,7 @@ REFUSED = [
     ('attention_received', dict(scale='paper', tasks=['listops']),
      "'tasks' must contain at least one task with images"),
     *(('density_penalty', dict(scale='paper', tasks=[task]), 'data/')
-      for task in ('text', 'retrieval', 'image')),
+      for task in ('text', 'retrieval', 'image', 'pathfinder')),
     ('long_range_arena', dict(tasks=['Listops']), "'tasks' must contain .*ListOps; .*got Listops"),
     ('long_range_arena', dict(attentions=['SBM', 'none']), "'attentions' must contain .*got none"),
     ('long_range_arena', dict(protocol='sbm'), "'protocol' must be 'clean' if .*got 'sbm'"),
