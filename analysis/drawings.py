@@ -22,6 +22,7 @@ from graphattn.style import SHADES
 
 _LEAST = 1e-5  # the least singular value that is drawn, relative to the largest
 _CYCLE = 10  # colours of the style
+_FEW_VALUES = 200  # eigenvalues
 _LOWEST_DRAWN = 1e-6
 _EDGE, _STEP = 'C5', 'C1'
 MEASURES = {'density_of_head': 'density', 'hops_of_head': 'hops', 'gap_of_head': 'gap',
@@ -86,8 +87,10 @@ def draw_spectrum(results: Results) -> Figure:
     kind = 'singular value' if matrices.startswith('D_q') else 'eigenvalue'
     curves.set(title=matrices, xlabel='index, in sorted order', ylabel=kind)
     curves.locator_params(axis='x', integer=True, min_n_ticks=1)
-    counts.set(title='distribution', xlabel=kind, ylabel=f'fraction of the {kind}s shown',
-               yscale='log', ylim=(0.5 / max(map(np.size, pooled.values())), 1.5))
+    counts.set(title='distribution', xlabel=kind, ylabel=f'fraction of the {kind}s shown')
+    most = max(map(np.size, pooled.values()))
+    if most > _FEW_VALUES:  # whose fractions are far apart
+        counts.set(yscale='log', ylim=(0.5 / most, 1.5))
     for axes in (curves, counts):
         axes.grid()
     figure.legend(*curves.get_legend_handles_labels(), loc='outside lower center',
@@ -159,8 +162,9 @@ def _draw_plane(axes: Axes, samples: list[Result], color: object) -> None:
 def draw_expander(results: Results) -> Figure:
     """Draw the conductance of each set of the sweep cut with Cheeger's bounds, and the eigenvalues
     with their bounds."""
-    figure = Figure(figsize=(9, 4.4), layout='constrained')
-    sweeps, ends = figure.subplots(1, 2, width_ratios=[3, 2])
+    height = 0.5 + 0.3 * min(len(results), 8)  # of a panel with a line for each graph
+    figure = Figure(figsize=(9, 4 + height), layout='constrained')
+    sweeps, ends = figure.subplots(2, 1, height_ratios=[3.2, height])
     for place, (label, samples) in enumerate(results.items()):
         _draw_sweeps(sweeps, samples, label, f'C{place}')
         _draw_ends(ends, samples, len(results) - 1 - place, f'C{place}')

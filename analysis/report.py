@@ -21,13 +21,21 @@ from analysis import diffusion, drawings, expander, hamiltonian, mixing, spectru
 from analysis.command import token_lines
 from analysis.diffusion import MAX_DENSE
 from analysis.graphs import GraphLike, as_graph
-from analysis.result import Result, Results, table_rows
+from analysis.result import (
+    Result,
+    Results,
+    has_one_column,
+    meanings,
+    table_rows,
+    with_values,
+)
 from analysis.spectrum import FULL_NODES
 from graphattn import BipartiteGraph, draw
 
 Graphs = dict[str, list[BipartiteGraph]]
 _EXTREMES = 6  # number of eigenvalues at both ends, for a graph too large to compute all
 _MAX_MASKS = 7
+_MAX_NAMED = 80  # number of tokens whose names are beside them
 _PIXELS_PER_INCH = 80
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -46,7 +54,7 @@ table {{ border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabu
 th, td {{ border-bottom: 1px solid var(--line); padding: .15rem 1.2rem .15rem 0; }}
 th, td {{ text-align: left; }}
 th:first-child {{ background: Canvas; left: 0; position: sticky; }}
-tbody th {{ color: var(--quiet); font-weight: normal; }}
+tbody th, td + td {{ color: var(--quiet); font-weight: normal; }}
 img {{ display: block; margin: 1rem 0; }}
 @media (prefers-color-scheme: dark) {{
   :root {{ --line: #444; --quiet: #aaa; }}
@@ -56,7 +64,7 @@ img {{ display: block; margin: 1rem 0; }}
 </head>
 <body>
 <h1>{title}</h1>
-<nav>{links}</nav>
+{lead}<nav>{links}</nav>
 {sections}
 </body>
 </html>
@@ -106,6 +114,10 @@ def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0,
     search = {'time_limit': time_limit, 'seed': seed}
     pairs = [(label, segment) for label, segments in graphs.items() for segment in segments]
     first_label, first = pairs[0]
+    if len(pairs) == 1 and _is_drawn(first):
+        yield Section('Network', 'An arrow points from a token to a token that attends to it. If '
+                                 'all edges have their reverse, they are lines.', {},
+                      _draw_network(first, names))
     yield Section('Size', 'Tokens and edges, and the distributions of edges over queries and '
                           'keys.', _answers(graphs, size), _draw_sizes(pairs))
     yield _asked('Spectrum', spectrum, graphs, _spectrum, drawings.draw_spectrum)
@@ -150,6 +162,20 @@ def _min_mean_max(degree: Tensor) -> tuple[int, float, int]:
     if degree.numel() == 0:
         return 0, 0., 0
     return int(degree.min()), float(degree.double().mean()), int(degree.max())
+
+
+def _is_drawn(graph: BipartiteGraph) -> bool:
+    return (graph.num_queries == graph.num_keys <= draw.MAX_NODES
+            and graph.num_edges <= draw.MAX_ARROWS)
+
+
+def _draw_network(graph: BipartiteGraph, names: Sequence[str] | None) -> Figure:
+    side = 5 + min(graph.num_keys, 200) / 40  # inches
+    figure = Figure(figsize=(side, 0.9 * side), layout='constrained')
+    shown = None if names is None or len(names) > _MAX_NAMED else [
+        drawings.as_text(name) for name in names]
+    draw.network(graph, axes=figure.subplots(), names=shown)
+    return figure
 
 
 def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
@@ -200,7 +226,38 @@ def page(title: str, sections: Sequence[Section], names: Sequence[str] | None = 
     links = '\n'.join(f'<a href="#{_anchor(section)}">{escape(section.title)}</a>'
                       for section in sections)
     parts = '\n'.join(_section(section, names) for section in sections)
-    return _PAGE.format(title=escape(title), links=links, sections=parts)
+    lead = f"<p>{escape(' '.join(_lead(sections)))}</p>\n"
+    return _PAGE.format(title=escape(title), lead=lead, links=links, sections=parts)
+
+
+def _lead(sections: Sequence[Section]) -> Iterator[str]:
+    """Yield the answers about a graph in sentences; about several there are none."""
+    found = {section.title: samples[0] for section in sections
+             for samples in section.results.values()
+             if len(section.results) == len(samples) == 1}
+    if 'Size' in found:
+        size = found['Size']
+        yield (f'{size.keys:,} tokens and {size.edges:,} edges from a key to a query, '
+               f'{100 * size.density:.3g} % of all pairs: a query attends to '
+               f'{size.mean_keys_of_a_query:.3g} keys on average, and to '
+               f'{size.max_keys_of_a_query:,} at most.')
+    if 'Expansion' in found:
+        expansion = found['Expansion']
+        yield (f'The graph is connected, and any two tokens are at most {expansion.diameter} edges '
+               f'apart{"" if expansion.diameter_is_exact else " or more"}; its spectral gap is '
+               f'{expansion.lambda_2:.3g}.' if expansion.is_connected else
+               f'The graph falls into {expansion.num_components:,} parts without an edge between '
+               f'them.')
+    if 'Mixing' in found:
+        steps = found['Mixing'].mixing_time
+        yield ('A random walk along the edges never forgets its start.' if steps is None else
+               f'A random walk along the edges forgets its start in {steps:,} steps.')
+    if 'Hamiltonian path' in found:
+        path = found['Hamiltonian path']
+        yield {True: 'A path along the edges visits every token once.',
+               False: f'No path along the edges visits every token once: {path.reason}.',
+               None: f'Whether a path visits every token once is unknown: {path.reason}.'
+               }[path.exists]
 
 
 def _section(section: Section, names: Sequence[str] | None) -> str:
@@ -208,12 +265,21 @@ def _section(section: Section, names: Sequence[str] | None) -> str:
     if section.refusal:
         parts.append(f'<p><strong>Not asked:</strong> {escape(section.refusal)}</p>')
     if section.results:
-        parts.append(_table(table_rows(section.results)))
+        rows, left_out = with_values(table_rows(section.results))
+        parts.append(_table(_with_meanings(rows, section.results)))
+        parts += [f'<p>{escape(left_out)}</p>'] if left_out else []
         parts += [f'<p>{escape(line)}</p>' for line in token_lines(section.results, names)]
     if section.figure:
         drawings.name_tokens(section.figure, names)
         parts.append(f'<div class="wide">{_picture(section.figure, section.title)}</div>')
     return f'<section id="{_anchor(section)}">\n' + '\n'.join(parts) + '\n</section>'
+
+
+def _with_meanings(rows: list[list[str]], results: Results) -> list[list[str]]:
+    if not has_one_column(rows):
+        return rows
+    meaning = meanings(results)
+    return [[*row, meaning.get(row[0], '')] for row in rows]
 
 
 def _anchor(section: Section) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from numbers import Integral, Real
+from textwrap import shorten
 from typing import Self
 
 import numpy as np
@@ -16,6 +20,7 @@ _BY_TOKEN = 'by token'
 _MAX_ROWS = 50
 _MAX_TEXTS = 4  # in a summary
 _WIDTH = 100  # width of a table with a row per result
+_MEANING = 70  # width of what a row means
 _MAX_TOKENS = 3  # in a text
 
 
@@ -104,11 +109,26 @@ Results = dict[str, list[Result]]
 
 def table(results: Results) -> str:
     """Return the scalars of results as a text table, with at most 50 results per label."""
-    rows = table_rows(results)
+    rows, without = with_values(table_rows(results))
+    if has_one_column(rows) and max(len(value) for _, value in rows) <= _WIDTH - _MEANING:
+        meaning = meanings(results)
+        firsts = [meaning.get(name, '').partition('. ')[0].rstrip('.') for name, _ in rows]
+        rows = [[*row, shorten(first, _MEANING, placeholder=' ...')]
+                for row, first in zip(rows, firsts)]
     if len(rows) > _MAX_ROWS + 2 and len(results) == 1:
         left_out = [f'... {len(rows) - 2} in all', *[''] * (len(rows[0]) - 1)]
         rows = [*rows[:_MAX_ROWS + 1], left_out, rows[-1]]
-    return '\n\n'.join(map(aligned, _stacked(rows)))
+    text = '\n\n'.join(map(aligned, _stacked(rows)))
+    return f'{text}\n{without}' if without else text
+
+
+def with_values(rows: list[list[str]]) -> tuple[list[list[str]], str]:
+    """Return a table without the fields that no graph has, and a line that names them."""
+    are_fields = rows[0][0] == ''  # or else rows are segments
+    has_value = [not are_fields or set(row[1:]) != {cell(None)} for row in rows]
+    names = [row[0] for row, has in zip(rows, has_value) if not has]
+    return ([row for row, has in zip(rows, has_value) if has],
+            f'without a value: {", ".join(names)}' if names else '')
 
 
 def table_rows(results: Results) -> list[list[str]]:
@@ -125,6 +145,36 @@ def table_rows(results: Results) -> list[list[str]]:
             *([str(number), *(cell(sample.scalars().get(name)) for name in names)]
               for number, sample in enumerate(samples)),
             ['all', *(_summary(samples, name) for name in names)]]
+
+
+def has_one_column(rows: list[list[str]]) -> bool:
+    """Return whether rows of a table are the fields of one result, or of one list of results."""
+    return rows[0][0] == '' and len(rows[0]) == 2
+
+
+def meanings(results: Results) -> dict[str, str]:
+    """Return what the fields of results mean, by their titles in tables."""
+    return {name.replace('_', ' '): text for samples in results.values() for sample in samples
+            for name, text in _meanings(type(sample)).items()}
+
+
+@cache
+def _meanings(result: type[Result]) -> dict[str, str]:
+    # from the comments that begin with #: above a field or on its line
+    found, comment = {}, []
+    try:
+        lines = inspect.getsource(result).splitlines()
+    except OSError:  # of a class that was made while running
+        return {}
+    for line in lines:
+        code, mark, text = line.partition('#:')
+        name = re.match(r' {4}(\w+): ', code)
+        comment += [text.strip()] * bool(mark)
+        if name:
+            found[name[1]] = re.sub(
+                r':\w+:`([^`]*)`|``', r'\1', ' '.join(comment)).replace('\\', '')
+            comment = []
+    return found
 
 
 def scalar_names(results: Results) -> list[str]:

@@ -66,6 +66,11 @@ class Spectrum(Result):
     #: 1. The matrix has an eigenvalue within this distance of the value.
     residuals: np.ndarray
 
+    @property
+    def gap(self) -> float | None:
+        """The spectral gap of a Laplacian, ``lambda_2``."""
+        return self.lambda_2
+
 
 def spectrum(
     graph: GraphLike,

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from analysis import command
 from analysis.commands import COMMANDS
+from analysis.expander import expander
 from analysis.graphs import as_graph
 from analysis.mixing import mixing
 from analysis.result import Result, table
@@ -101,6 +102,16 @@ def test_a_batch_is_asked_of_segment_by_segment():
     assert [row.split()[:3] for row in rows] == [
         ['batch', 'edges', 'density'], ['0', '8', '0.32'], ['1', '25', '1'],
         ['all', '16.5', '±']]
+
+
+def test_a_table_says_what_its_rows_mean_and_which_have_no_value():
+    *rows, last = table({'path': [expander(SlidingWindow(1).build(4))]}).splitlines()
+    row, = [row.split() for row in rows if row.startswith('edge expansion ')]
+    assert row == ['edge', 'expansion', '0.5', *'The minimum of E(S, bar S) / |S| over sets of at '
+                   'most half the ...'.split()]
+    assert last.startswith('without a value: adjacency gap, expander, ')
+    row, = [row for row in rows if row.startswith('sweep expansion ')]
+    assert row.split()[2:4] == ['0.5', 'sweep_boundary']
 
 
 def test_wide_and_long_tables_are_cut():
