@@ -120,12 +120,19 @@ class Trained(Study):
     seeds: PositiveInt | None = None
     grid: dict[str, list[str | float]] | None = None
 
+    def __post_init__(self):
+        super().__post_init__()
+        for option, values in (self.grid or {}).items():
+            if not option.startswith('--') or not values:
+                raise ValueError(f"'grid' must map options, such as --model.init_args.lr, to lists "
+                                 f"of values (got {option!r}: {values})")
+
     def trained(self, run: str, *options: str) -> Path:
         settings = [dict(zip(self.grid, values)) for values in product(*self.grid.values())
                     ] if self.grid else [{}]
         runs = {}
         for setting in settings:
-            name = '-'.join([run, *(f'{option.rpartition(".")[2]}={value}'
+            name = '-'.join([run, *(f'{option.strip("-").rpartition(".")[2]}={value}'
                                     for option, value in setting.items())])
             runs[super().trained(name, *options, *(
                 str(part) for pair in setting.items() for part in pair))] = name
