@@ -268,6 +268,23 @@ def test_pair_attention_is_equation_5(ptr):
             torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize('hops', [1, 2])
+def test_multiplied_weights_are_equation_4(hops):
+    (query, key, value), mask = tokens(), pair_mask()
+    out = pair_attention(query, key, value, PTR, mask, multiply=True, hops=hops, teleport=0.)
+    expected = []
+    for start, end in zip(PTR.tolist(), PTR.tolist()[1:]):
+        q, k, z = (x[start:end] for x in (query, key, value))
+        weight = (torch.einsum('ihc,jhc->hij', q, k) * 3**-0.5).softmax(dim=-1)
+        for _ in range(hops):
+            z = torch.einsum('hij,jhc->ihc', weight * mask.dense(end - start), z)
+        expected.append(z)
+    inputs, expected = (query, key, value, mask.values), torch.cat(expected)
+    for ours, theirs in zip((out, *torch.autograd.grad(out.sin().sum(), inputs)),
+                            (expected, *torch.autograd.grad(expected.sin().sum(), inputs))):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize('logit_drop', [1., 10., 30.])
 def test_a_soft_value_of_zero_leaves_a_weight_of_e_to_the_minus_logit_drop(logit_drop):
     values = torch.ones(1, 5, 5, dtype=torch.double)

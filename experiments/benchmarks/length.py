@@ -9,6 +9,7 @@ the weights and is the papers' baseline. The peaks of graph attention include th
 also have two cases: the backward pass uses saved tensors, or recomputes these tensors from the
 tokens.
 
+Performer is there because Diffuser's paper reports 1.67 times less memory than Performer takes.
 Peaks are peaks of the memory in use. The process occupies more memory, because its allocator keeps
 freed blocks.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -26,6 +28,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator
 from torch import Tensor
 
+from experiments.baselines import Performer
 from experiments.benchmarks.measure import (
     benchmark,
     elsewhere,
@@ -87,8 +90,8 @@ def measure(n: int, rounds: int) -> list[dict]:
     graphs = {case: layers[case].attention.source(*heads[:2], ptr) for case in SPARSE}
 
     def attend(case: str) -> Tensor:
-        if case in FULL:
-            return FULL[case](*heads)
+        if case in NO_EDGES:
+            return NO_EDGES[case](*heads)
         return layers[case].attention.attention(*heads, graphs[case])
 
     seconds = interleave({case: lambda case=case: train_step(layers[case], x, ptr)
@@ -96,28 +99,29 @@ def measure(n: int, rounds: int) -> list[dict]:
     alone = interleave({case: lambda case=case: backpropagate(attend(case), heads)
                         for case in CASES}, rounds)
     peak = {case: elsewhere(peak_of_training, case, n) for case in CASES}
-    return [{'n': n, 'case': case, 'density': graphs[case].density() if case in graphs else 1.,
+    density = dict.fromkeys(FULL, 1.) | {case: graphs[case].density() for case in SPARSE}
+    return [{'n': n, 'case': case, 'density': density.get(case),
              's per step': seconds[case], 'attention s': alone[case],
              'saved MiB': saved_bytes(lambda layer=layer: layer(x, ptr)) / 2**20,
              'peak MiB': peak[case] / 2**20,
              **{f'{what} / {full}': values[case] / values[full]
-                for what, values in (('s', seconds), ('peak', peak)) for full in FULL}}
+                for what, values in (('s', seconds), ('peak', peak)) for full in NO_EDGES}}
             for case, layer in layers.items()]
 
 
 def encoder_layer(case: str) -> EncoderLayer:
     """Return an encoder layer with post-norm and without dropout, with a kind of attention of
     ``CASES``."""
-    if case in FULL:
+    if case in NO_EDGES:
         layer = EncoderLayer(CHANNELS, HEADS, norm_first=False)
-        layer.attention = FullAttention(FULL[case])
+        layer.attention = AttentionWithoutEdges(NO_EDGES[case])
         return layer
     pattern, diffusion = SPARSE[case]
     return EncoderLayer(CHANNELS, HEADS, PatternSource(pattern), norm_first=False, **diffusion)
 
 
-class FullAttention(GraphAttention):
-    """Attention layer with dense attention, which has the same projections as graph attention."""
+class AttentionWithoutEdges(GraphAttention):
+    """Attention layer of ``NO_EDGES``, which has the same projections as graph attention."""
 
     # Full() computes the same product, but lists its edges, which take 16 bytes per pair.
     def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]):
@@ -143,8 +147,20 @@ def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return (weight @ value).transpose(0, 1)
 
 
+def performer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return the attention of Performer with 256 random features."""
+    batch = (x.transpose(0, 1)[None] for x in (query, key, value))
+    return _performer().attend(*batch, seed=0)[0].transpose(0, 1)
+
+
+@cache
+def _performer() -> Performer:
+    return Performer(CHANNELS, HEADS)
+
+
 FULL = {'full SDPA': sdpa, 'full eager': eager}
-CASES = (*FULL, *SPARSE)
+NO_EDGES = {**FULL, 'Performer': performer}
+CASES = (*NO_EDGES, *SPARSE)
 
 
 def train_step(layer: EncoderLayer, x: Tensor, ptr: Tensor) -> None:
@@ -184,7 +200,7 @@ def draw(rows: list[dict], out: Path) -> None:
     for axes, column, label in panels:
         for case in CASES:
             axes.loglog(nodes, [row[column] for row in rows if row['case'] == case], marker='o',
-                        linestyle='--' if case in FULL else '-', label=case)
+                        linestyle='--' if case in NO_EDGES else '-', label=case)
         axes.xaxis.set_major_locator(FixedLocator(nodes))
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         plain(axes)

@@ -28,7 +28,7 @@ def package_docs(study: Study) -> Path:
 
 
 def local_questions(study: Study) -> Path:
-    """Return questions and choices in the formats of SQuAD and SWAG."""
+    """Return questions and choices in the formats of SQuAD, SWAG, WikiHop and TriviaQA."""
     documents = _few() if study.scale == 'smoke' else corpus.distinct(corpus.installed_docstrings())
     return study.made('local_questions', lambda folder: build_local_questions(folder, documents))
 

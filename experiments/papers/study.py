@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -110,9 +112,34 @@ class Trained(Study):
 
     Args:
         seeds: Number of trainings of each kind.
+        grid: Options of a training, each with the values to search, such as
+            ``{--model.init_args.lr: [1e-4, 1e-3]}``. Each training is repeated with all
+            combinations, and the one with the best result on development data counts.
     """
 
     seeds: PositiveInt | None = None
+    grid: dict[str, list[str | float]] | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        for option, values in (self.grid or {}).items():
+            if not option.startswith('--') or not values:
+                raise ValueError(f"'grid' must map options, such as --model.init_args.lr, to lists "
+                                 f"of values (got {option!r}: {values})")
+
+    def trained(self, run: str, *options: str) -> Path:
+        settings = [dict(zip(self.grid, values)) for values in product(*self.grid.values())
+                    ] if self.grid else [{}]
+        runs = {}
+        for setting in settings:
+            name = '-'.join([run, *(f'{option.strip("-").rpartition(".")[2]}={value}'
+                                    for option, value in setting.items())])
+            runs[super().trained(name, *options, *(
+                str(part) for pair in setting.items() for part in pair))] = name
+        best = max(runs, key=development_score) if len(runs) > 1 else next(iter(runs))
+        if self.grid:
+            print(f'chosen on development data: {runs[best]}', flush=True)
+        return best
 
     def each(self, smoke: int, small: int, paper: int) -> range:
         return range(self.seeds or {'smoke': smoke, 'small': small, 'paper': paper}[self.scale])
@@ -175,6 +202,18 @@ def pattern_source(pattern: Pattern | str | Path | Sequence[Pattern], **argument
 
 def source_option(pattern: Pattern | str, **arguments) -> str:
     return f'{SOURCE}={json.dumps(pattern_source(pattern, **arguments))}'
+
+
+def development_score(run: Path) -> float:
+    """Return the last accuracy on development data, or the negative loss without accuracies."""
+    with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
+        rows = [*csv.DictReader(file)]
+    for prefix, sign in (('val/accuracy', 1.), ('val/loss', -1.)):
+        for row in reversed(rows):
+            if found := [value for name, value in row.items() if name.startswith(prefix) and value]:
+                return sign * float(found[0])
+    raise ValueError(f"'grid' must be for trainings that are evaluated on development data (got "
+                     f"{run}, without an evaluation)")
 
 
 def over_seeds(runs: Iterable[Path],

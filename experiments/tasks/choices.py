@@ -18,7 +18,7 @@ from experiments.data.text.choice_files import ChoiceQuestion, ChoiceSource
 from experiments.data.text.question_files import QuestionData
 from experiments.data.text.tokenizer import special_tokens
 from experiments.tasks.questions import window_spans
-from experiments.tasks.tokenized import TokenizedTask
+from experiments.tasks.tokenized import TokenizedTask, spread_of_lengths
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -192,11 +192,14 @@ class EncodedChoices:
     def describe(self, about: str, name: str) -> None:
         """Print the number of questions and the lengths of their sequences."""
         counts = [len(choices) for _, choices, _ in self.parts]
+        lengths = [sum(map(len, (text, *choices, *documents)))
+                   for text, choices, documents in self.parts]
         range_of = dict.fromkeys((min(counts), max(counts)))  # a single number if the two are equal
         most = np.bincount(self.label).max()
         print(f'{about}, {name:<5} {len(self.label):>7,} questions of '
               f'{" to ".join(map(str, range_of))} choices; the most frequent label has '
-              f'{most / len(self.label):.1%}; the longest has {self.lengths.max():,} tokens')
+              f'{most / len(self.label):.1%}; {spread_of_lengths(lengths)}; '
+              f'the longest sequence has {self.lengths.max():,} tokens')
 
 
 class _Batches(Dataset):

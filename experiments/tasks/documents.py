@@ -20,7 +20,7 @@ from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource, Pair
 from experiments.data.text.text_table import read_texts
 from experiments.data.text.tokenizer import cut, framed, special_tokens
-from experiments.tasks.tokenized import TokenizedTask
+from experiments.tasks.tokenized import TokenizedTask, spread_of_lengths
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -175,8 +175,8 @@ class EncodedDocuments(Dataset):
     def describe(self, name: str) -> None:
         """Print the number of documents and their lengths."""
         num_cut = int((self.full_lengths > self.lengths).sum())
-        print(f'{name:<5} {len(self):>7,} documents of {len(self.label.unique())} classes; tokens: '
-              f'median {np.median(self.full_lengths):,.0f}, longest {self.full_lengths.max():,}; '
+        print(f'{name:<5} {len(self):>7,} documents of {len(self.label.unique())} classes; '
+              f'{spread_of_lengths(self.full_lengths)}; '
               f'{num_cut:,} cut to {self.lengths.max():,}')
 
 

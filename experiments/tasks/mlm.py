@@ -27,6 +27,7 @@ from experiments.data.text.tokenizer import (
 )
 from experiments.runs.figures import mask_probabilities
 from experiments.tasks.batch_stream import BatchStream, ResumableLoader, batches_of_run
+from experiments.tasks.tokenized import spread_of_lengths
 from graphattn.sources import LearnedMaskSource
 from graphattn.utils.files import write_whole
 
@@ -136,6 +137,9 @@ class MaskedLanguage(L.LightningDataModule):
                                  f"for development with next_sentence=True (got one for {part}); "
                                  f"add documents, or pass next_sentence=False")
             self._cut(encoded)
+            lengths = np.diff(encoded.sentence_ptr[encoded.document_ptr])
+            print(f'{self.corpus}, {part:<5} {len(lengths):>7,} documents; '
+                  f'{spread_of_lengths(lengths)}')
         write_whole(Path(self.trainer.default_root_dir) / 'tokenizer.json',
                     lambda path: tokenizer.save(str(path)))
 

@@ -18,7 +18,7 @@ from experiments.data.batch import QuestionBatch
 from experiments.data.sequences import check_at_least
 from experiments.data.text.question_files import Question, QuestionData, QuestionSource, listed
 from experiments.data.text.tokenizer import special_tokens
-from experiments.tasks.tokenized import TokenizedTask
+from experiments.tasks.tokenized import TokenizedTask, spread_of_lengths
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -243,9 +243,11 @@ class EncodedQuestions:
     def describe(self, about: str, name: str) -> None:
         """Print the number of questions and the lengths of their windows."""
         num_without = sum(not question.accepted for question in self.questions)
+        lengths = [len(asked) + sum(len(self.texts[text][0]) for text in texts)
+                   for asked, texts in zip(self.asked, self.text_of)]
         print(f'{about}, {name:<5} {len(self.questions):>7,} questions, {num_without:,} without an '
-              f'answer; {len(self.question):,} windows, the longest of '
-              f'{self.window_length.max(initial=0):,} tokens')
+              f'answer; {spread_of_lengths(lengths)}; {len(self.question):,} windows, the longest '
+              f'of {self.window_length.max(initial=0):,} tokens')
 
 
 class _Windows(Dataset):

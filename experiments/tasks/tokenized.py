@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,16 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 BATCHES_IN_BUCKET = 32
+
+
+def spread_of_lengths(lengths: Sequence[int] | np.ndarray) -> str:
+    """Return a text with the statistics of Diffuser's Tables S.9, S.11 and S.12."""
+    if len(lengths) == 0:
+        return 'no tokens'
+    least, *quantiles, longest = np.percentile(lengths, [0, 25, 50, 75, 95, 100]).tolist()
+    quarter, median, three, most = (f'{value:,.0f}' for value in quantiles)
+    return (f'{np.sum(lengths):,} tokens: mean {np.mean(lengths):,.1f}, least {least:,.0f}, '
+            f'25 % {quarter}, median {median}, 75 % {three}, 95 % {most}, longest {longest:,.0f}')
 
 
 class TokenizedTask(L.LightningDataModule):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from graphattn._checks import check_bool
 from graphattn.functional.checks import check_scale_and_dropout, check_softcap
 from graphattn.functional.drive import drive
 from graphattn.functional.recursion import check_hops
@@ -26,6 +27,7 @@ def pair_attention(
     softcap: float | None = None,
     sink: Tensor | None = None,
     dropout_p: float = 0.,
+    multiply: bool = False,
 ) -> Tensor:
     r"""Return dense attention within each sequence, under a soft mask.
 
@@ -34,10 +36,12 @@ def pair_attention(
         \alpha_{ij} = \operatorname*{softmax}_j \left( \frac{\langle \mathrm{query}_i,
         \mathrm{key}_j \rangle}{\sqrt{C}} + \mathrm{bias}_{ij} \right)
 
-    The bias of the mask is :math:`-c (1 - M_{ij})` (SparseBERT, Eq. 5 and 6). Sequences of the same
-    length are computed together, without padding. All pairs of a sequence are computed, so a NaN in
-    a key or value reaches every query of its sequence. A hard mask is a graph; use
-    :func:`edge_attention` for it.
+    The bias of the mask is :math:`-c (1 - M_{ij})` (SparseBERT, Eq. 5 and 6). With ``multiply``,
+    the softmax has no bias, and each weight is multiplied by :math:`M_{ij}` after it, so the
+    weights of a query sum to less than 1 (SparseBERT, Eq. 4). Sequences of the same length are
+    computed together, without padding. All pairs of a sequence are computed, so a NaN in a key or
+    value reaches every query of its sequence. A hard mask is a graph; use :func:`edge_attention`
+    for it.
 
     Args:
         query (Tensor): floating ``[num_tokens, heads, channels]``.
@@ -54,6 +58,7 @@ def pair_attention(
         sink (Tensor, optional): As in :func:`edge_attention`, ``[heads]``.
         dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
             ``1 - dropout_p``. Applied whenever positive.
+        multiply (bool): Whether the mask multiplies the weights instead of adding to the logits.
 
     Returns:
         Tensor ``[num_tokens, heads, value_channels]`` of the dtype of ``query``.
@@ -75,6 +80,7 @@ def pair_attention(
     check_hops(hops)
     check_scale_and_dropout(scale, dropout_p)
     check_softcap(softcap)
+    check_bool(multiply=multiply)
     terms = LogitTerms(scale=scale, dropout_p=dropout_p, softcap=softcap, sink=sink)
-    out, _ = drive(query, key, value, MaskedPairs(mask, ptr), terms, hops, teleport)
+    out, _ = drive(query, key, value, MaskedPairs(mask, ptr, multiply), terms, hops, teleport)
     return out

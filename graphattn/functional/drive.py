@@ -157,7 +157,7 @@ def drive(
     if isinstance(graph, MaskedPairs):
         _check_no_edges(terms, needs_weights)
         check_pair_arguments(query, key, value, graph)
-        backend = pairs.BACKEND
+        backend = pairs.MULTIPLIED if graph.multiply else pairs.BACKEND
     else:
         bias, gate = check_arguments(query, key, value, graph, bias, gate, num_keys)
     if sink is not None:

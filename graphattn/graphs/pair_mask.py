@@ -86,8 +86,8 @@ class MaskedPairs:
 
     is_square = True
 
-    def __init__(self, mask: PairMask, ptr: Tensor):
-        self.mask, self.ptr = mask, ptr
+    def __init__(self, mask: PairMask, ptr: Tensor, multiply: bool = False):
+        self.mask, self.ptr, self.multiply = mask, ptr, multiply
 
     @property
     def device(self) -> torch.device:

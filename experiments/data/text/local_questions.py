@@ -1,10 +1,10 @@
-r"""Replacements of SQuAD and SWAG, in their file formats, which are made from installed
+r"""Replacements of SQuAD, SWAG, WikiHop and TriviaQA, in their file formats, made from installed
 documentation.
 
     python -m experiments.data.text.local_questions --out data/local_questions
 
-They are not SQuAD or SWAG, and results on them are not results on these data sets. They are made
-from docstrings of the installed Python and its packages.
+They are none of these data sets, and results on them are not results on these data sets. They are
+made from docstrings of the installed Python and its packages.
 :func:`experiments.data.text.document_files.part_of` divides the docstrings by their text into
 training, development and testing.
 
@@ -13,6 +13,9 @@ training, development and testing.
   gap. On request, some words do not occur in the rest, as in SQuAD 2.0.
 - ``swag/train.csv``, ``val.csv``, ``test.csv``: the answer is which of four sentences follows a
   given sentence. The other three sentences are from other docstrings.
+- ``wikihop/train.json``, ``dev.json``, ``test.json``, and ``triviaqa/`` with the same names and the
+  folder ``evidence``: the gaps of ``squad`` again, to be filled from the text of the gap and those
+  of two other gaps.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from graphattn.utils.files import new_folder
 GAP = '_'
 MIN_CONTEXT = 20  # words
 MAX_SENTENCES, MAX_GAPS = 8, 3
+NUM_OTHERS, MAX_QUESTION = 2, 40  # texts without the answer; words
 SWAG_NAMES = {'train': 'train', 'dev': 'val', 'test': 'test'}
 SWAG_COLUMNS = ('', 'video-id', 'fold-ind', 'startphrase', 'sent1', 'sent2', 'gold-source',
                 *(f'ending{number}' for number in range(NUM_ENDINGS)), 'label')
@@ -48,7 +52,7 @@ which while will with within without would your'''.split())
 
 def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
                           share_without: float = 0., seed: int = 0) -> None:
-    """Write the files that replace SQuAD and SWAG. Either all files are written or none."""
+    """Write the files of all replacements. Either all files are written or none."""
     if not 0. <= share_without < 1.:
         raise ValueError(f"'share_without' must be in [0, 1) (got {share_without})")
     check_at_least(0, seed=seed)
@@ -59,8 +63,8 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
     for _, document in documents:
         parts[part_of(' '.join(document))].append(document)
     with new_folder(out) as folder:
-        for name in ('squad', 'swag'):
-            (folder / name).mkdir()
+        for name in ('squad', 'swag', 'wikihop', 'triviaqa/evidence/wikipedia'):
+            (folder / name).mkdir(parents=True)
         for number, (part, some) in enumerate(parts.items()):
             rng = np.random.default_rng((seed, number))
             paragraphs = [paragraph for document in some
@@ -79,6 +83,35 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
             with (folder / 'swag' / f'{SWAG_NAMES[part]}.csv').open(
                     'w', encoding='utf-8', newline='') as file:
                 csv.writer(file).writerows([SWAG_COLUMNS, *rows])
+            write_with_other_texts(folder, part, paragraphs, rng)
+
+
+def write_with_other_texts(folder: Path, part: str, paragraphs: list[dict],
+                           rng: np.random.Generator) -> None:
+    texts = [paragraph['context'] for paragraph in paragraphs]
+    answers = sorted({row['answers'][0]['text'] for paragraph in paragraphs
+                      for row in paragraph['qas'] if row['answers']})
+    hop, trivia = [], []
+    for number, text in enumerate(texts):
+        page = f'{part}-{number}.txt'
+        (folder / 'triviaqa/evidence/wikipedia' / page).write_text(text, encoding='utf-8')
+        for row in paragraphs[number]['qas']:
+            if not row['answers'] or len(row['question'].split()) > MAX_QUESTION:
+                continue
+            answer = row['answers'][0]['text']
+            read = rng.permutation([number, *rng.integers(len(texts), size=NUM_OTHERS)])
+            others = set(rng.choice(answers, NUM_ENDINGS - 1).tolist())
+            hop.append({'id': row['id'], 'query': row['question'], 'answer': answer,
+                        'candidates': sorted({answer} | others),
+                        'supports': [texts[place] for place in read]})
+            pages = [{'Filename': f'{part}-{place}.txt'} for place in dict.fromkeys(read.tolist())]
+            names = {'Value': answer, 'Aliases': [answer], 'NormalizedAliases': [answer]}
+            trivia.append({'QuestionId': row['id'], 'Question': row['question'], 'Answer': names,
+                           'EntityPages': pages})
+    whole = {'Domain': 'Wikipedia', 'VerifiedEval': False, 'Data': trivia}
+    for name, content in (('wikihop', hop), ('triviaqa', whole)):
+        (folder / name / f'{part}.json').write_text(
+            json.dumps(content, ensure_ascii=False, indent=1) + '\n', encoding='utf-8')
 
 
 def gaps(document: Document, share_without: float, rng: np.random.Generator) -> list[dict]:
@@ -140,7 +173,7 @@ def following_sentences(documents: list[Document],
 
 
 def main(out: str = 'data/local_questions', share_without: float = 0., seed: int = 0) -> None:
-    """Make stand-ins for SQuAD and SWAG from installed documentation.
+    """Make stand-ins for SQuAD, SWAG, WikiHop and TriviaQA from installed documentation.
 
     Args:
         out: The folder to write.

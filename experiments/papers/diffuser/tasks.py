@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from experiments.papers.local_data import local_questions
 from experiments.papers.study import SHIPPED, Attention, Runs, Trained, chosen
-from graphattn.patterns import Full, SlidingWindow, get
+from graphattn.patterns import Full, SlidingWindow, get, randomly_dropped
 
 FULL, NO_DIAGONAL, ONE_HOP, DIFFUSER = 'full', 'full, no diagonal', 'Diffuser, 1 hop', 'Diffuser'
+DROPPED = 'full, randomly dropped'
 COUNT = {'smoke': 4, 'small': 16, 'paper': 64}  # number of edges for each of Diffuser's three kinds
 
 
@@ -29,6 +30,7 @@ class Attentions(Trained):
         known = {
             FULL: Attention('full', Full()),
             NO_DIAGONAL: Attention('no_diagonal', Full() - SlidingWindow(0)),
+            DROPPED: Attention('randomly_dropped', randomly_dropped()),
             'Longformer': Attention('longformer', get('longformer', radius=count, num_global=1)),
             'BigBird': Attention('bigbird', get('bigbird', block=count // 2)),
             ONE_HOP: diffuser, DIFFUSER: diffuser.diffused(), **(own or {})}
@@ -55,13 +57,16 @@ class Tasks(Attentions):
                     if self.scale == 'paper'}}
                 for name, attention in kinds.items()]
 
-    def questions(self, kind: str, sets: Sequence[str], files: dict[str, str]) -> list[Runs]:
-        """Return trainings on the data sets, or below the paper's scale on files of a stand-in."""
-        sets = chosen('sets', self.sets or sets, sets)
+    def questions(self, kind: str, sets: Sequence[str],
+                  stand_ins: dict[str, dict[str, str]]) -> list[Runs]:
+        """Return trainings on the data sets, or below the paper's scale on files of stand-ins."""
+        known = sets if self.scale == 'paper' else [*stand_ins]
+        sets = chosen('sets', self.sets or known, known, at=f' at the scale {self.scale}')
         if self.scale == 'paper':
             return [Runs(self, name, (SHIPPED / kind / f'{name}.yaml',)) for name in sets]
         folder = local_questions(self)
-        options = [text for part, file in files.items() for text in (
-            f'--data.init_args.questions.init_args.{part}', str(folder / file))]
-        return [Runs(self, f'local_{kind}', self.configs('diffuser', kind),
-                     (*options, *self.cache))]
+        return [Runs(self, f'local_{name}',
+                     self.configs('diffuser', kind) + self.configs('diffuser', name), (
+                         *(text for part, file in stand_ins[name].items() for text in (
+                             f'--data.init_args.questions.init_args.{part}', str(folder / file))),
+                         *self.cache)) for name in sets]

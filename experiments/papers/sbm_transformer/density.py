@@ -27,6 +27,7 @@ TASKS = {'smoke': (STAND_IN,), 'small': (STAND_IN,),
 WEIGHTS = {'smoke': ('0', '1'), 'small': ('0', '1e-2', '1e-1', '1'),
            'paper': ('0', '1e-4', '1e-3', '1e-2', '1e-1')}
 SELF_LOOPS = SlidingWindow(0)
+KINDS = {'': {}, '+I': {'fixed': str(SELF_LOOPS)}, '-as_paper': {'distribution': 'poisson'}}
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,12 @@ class Densities:
     def along(self, name: str, pattern: Pattern) -> list[Path]:
         return [self._runs.fit(name, seed, source_option(pattern)) for seed in self.seeds]
 
-    def sampled(self, weight: str, self_loops: bool = False) -> list[Path]:
-        """Train block models with a weight of the penalty on density, maybe with self-loops."""
-        fixed = [f'{SOURCE}.init_args.fixed', str(SELF_LOOPS)] if self_loops else []
-        return [self._runs.fit(f'sbm{"+I" * self_loops}-{weight}', seed,
-                               '--model.init_args.density_weight', weight, *fixed)
+    def sampled(self, weight: str, kind: str = '') -> list[Path]:
+        """Train block models of one of ``KINDS`` with a weight of the penalty on density."""
+        own = [part for name, value in KINDS[kind].items()
+               for part in (f'{SOURCE}.init_args.{name}', value)]
+        return [self._runs.fit(f'sbm{kind}-{weight}', seed,
+                               '--model.init_args.density_weight', weight, *own)
                 for seed in self.seeds]
 
     def most_accurate(self, weight: str) -> Path:

@@ -8,7 +8,7 @@ from experiments.data.sequences import SequenceData
 from experiments.data.token_counts import token_counts_accuracy
 from experiments.papers.figures import curves
 from experiments.papers.sbm_transformer.density import SELF_LOOPS, TASKS, Densities, DensityStudy
-from experiments.papers.sbm_transformer.long_range import glances
+from experiments.papers.sbm_transformer.long_range import AS_PAPER, glances
 from experiments.papers.study import DENSITY, Table, mean_and_spread
 from experiments.runs.summary import read_summary
 from graphattn.patterns import Full, SlidingWindow
@@ -67,7 +67,8 @@ def _task(runs: Densities, data: SequenceData) -> list[dict]:
             for name, pattern in fixed.items()]
     rows += [_row(runs.task, SAMPLED, weight, runs.sampled(weight))
              for weight in runs.study.weights]
-    rows.append(_row(runs.task, WITH_LOOPS, '0', runs.sampled('0', self_loops=True)))
+    rows += [_row(runs.task, name, '0', runs.sampled('0', kind))
+             for name, kind in ((WITH_LOOPS, '+I'), (AS_PAPER, '-as_paper'))]
     guesses = {**glances(runs.task, data), 'counts of tokens': token_counts_accuracy(data)}
     rows += [{'task': runs.task, 'attention': name, 'accuracy, %': 100 * accuracy}
              for name, accuracy in guesses.items()]

@@ -24,9 +24,11 @@ CLUSTERS = {'smoke': 4, 'small': 32, 'paper': 128}
 PAPER_RANK = 256  # number of projections, features and landmarks, Table 7 of SBM-Transformer
 
 FULL, WINDOW, SAMPLED, BOTH = 'full', 'window', 'SBM', 'SBM | window'
+AS_PAPER = 'SBM, as the paper'  # edges by Algorithm 1, gradients by Eq. 9
 ATTENTIONS = (FULL, WINDOW, 'Longformer', 'BigBird', 'Star', 'Strided', 'Fixed', 'LogSparse',
               'Diffuser, 1 hop', 'Diffuser', 'linear', 'linear, released', 'Reformer', 'Performer',
-              'Performer, ReLU', 'Linformer', 'Nystromformer', SAMPLED, 'SBM + I', BOTH)
+              'Performer, ReLU', 'Linformer', 'Nystromformer', 'Sinkhorn', 'Synthesizer',
+              'Synthesizer, random', 'Combiner', SAMPLED, AS_PAPER, 'SBM + I', BOTH)
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,12 @@ class LongRange(studies.Trained):
             pattern, hops = patterns[attention]
             return {'source': studies.pattern_source(pattern, seed=seed), 'share_source': True,
                     'hops': hops, 'teleport': studies.TELEPORT if hops > 1 else 0.}
-        fixed = {SAMPLED: None, 'SBM + I': SlidingWindow(0), BOTH: patterns_at(length)[WINDOW][0]}
+        fixed = {SAMPLED: None, AS_PAPER: None, 'SBM + I': SlidingWindow(0),
+                 BOTH: patterns_at(length)[WINDOW][0]}
         return {'source': {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': {
             'heads': heads, 'head_channels': head_channels,
             'clusters': CLUSTERS[self.scale], 'estimator': 'paper',
+            'distribution': 'poisson' if attention == AS_PAPER else 'bernoulli',
             'fixed': fixed[attention] and str(fixed[attention])}}}
 
 
@@ -144,11 +148,16 @@ def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]
 
     ``rank`` is the number of projections, features and landmarks.
     """
+    root = math.isqrt(length)  # tokens of a block
     return {'linear': ('Linear', {}), 'linear, released': ('Linear', {'form': 'released'}),
             'Reformer': ('Reformer', {}), 'Performer': ('Performer', {'features': rank}),
             'Performer, ReLU': ('Performer', {'features': rank, 'kernel': 'relu'}),
             'Linformer': ('Linformer', {'max_length': length, 'rank': rank}),
-            'Nystromformer': ('Nystromformer', {'landmarks': rank})}
+            'Nystromformer': ('Nystromformer', {'landmarks': rank}),
+            'Sinkhorn': ('Sinkhorn', {'max_length': length, 'block': root}),
+            'Synthesizer': ('Synthesizer', {'max_length': length}),
+            'Synthesizer, random': ('Synthesizer', {'max_length': length, 'form': 'random'}),
+            'Combiner': ('Combiner', {'block': root})}
 
 
 def baseline(named: tuple[str, dict[str, Any]], **sizes: int) -> dict[str, Any]:

@@ -7,11 +7,12 @@ tensor: for each length, the shortest first, ``[sequences, heads, length, length
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from graphattn.graphs.pair_mask import MaskedPairs
+from graphattn.graphs.pair_mask import MaskedPairs, PairMask
 from graphattn.ops.attention.sdpa import attend_to_segments
 from graphattn.ops.backend import Backend, LogitTerms, everywhere
 from graphattn.ops.edge_math import edge_logit
@@ -38,6 +39,16 @@ def attention_weights(query: Tensor, key: Tensor, pairs: MaskedPairs, terms: Log
             logit = torch.cat([logit, sink.expand(*logit.shape[:3], 1)], dim=-1)
         weight.append(logit.softmax(dim=-1)[..., :length].flatten())
     return torch.cat(weight)
+
+
+def multiplied_weights(query: Tensor, key: Tensor, pairs: MaskedPairs,
+                       terms: LogitTerms) -> Tensor:
+    """Return the weights of all pairs without a mask, times the mask."""
+    is_on = PairMask(torch.ones_like(pairs.mask.values), pairs.mask.layout)
+    weight = attention_weights(query, key, MaskedPairs(is_on, pairs.ptr), terms)
+    mask = [pairs.mask.dense(length).expand(count, -1, -1, -1).flatten()
+            for length, count in pairs.counts]
+    return weight * torch.cat([weight[:0], *mask]).to(weight.dtype)
 
 
 def weighted_sum(weight: Tensor, value: Tensor, pairs: MaskedPairs) -> Tensor:
@@ -78,3 +89,4 @@ def _nothing(query: Tensor, key: Tensor, pairs: MaskedPairs) -> Tensor:
 BACKEND = Backend('pairs', everywhere, attention=attend, attention_weights=attention_weights,
                   weighted_sum=weighted_sum, supports_gqa=True, takes_softcap=False,
                   takes_sink=False, nan_leaks=True)
+MULTIPLIED = replace(BACKEND, attention=None, attention_weights=multiplied_weights)

@@ -10,7 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn.attention import PerformerAttention
 
-from experiments.baselines import Baseline, Linear, Linformer, Nystromformer, Performer, Reformer
+from experiments.baselines import (
+    Baseline,
+    Combiner,
+    Linear,
+    Linformer,
+    Nystromformer,
+    Performer,
+    Reformer,
+    Sinkhorn,
+    Synthesizer,
+)
 from graphattn.layers import GraphAttention
 from graphattn.patterns import Full
 from graphattn.sources import PatternSource
@@ -203,3 +213,80 @@ def test_the_convolution_is_that_of_each_head(heads):
     with torch.backends.mkldnn.flags(enabled=False):  # which writes outside its memory here
         expected = baseline.conv(value)
     torch.testing.assert_close(added, expected, atol=1e-5, rtol=1e-4)
+
+
+# Combiner, Sinkhorn and Synthesizer ##################################################
+
+
+def combiner(baseline: Combiner, query: Tensor, key: Tensor) -> Tensor:
+    """The factored probabilities of Combiner-Fixed, token by token."""
+    scale, rows = math.sqrt(query.size(-1)), []
+    blocks = torch.arange(key.size(1)).split(baseline.block)
+    inner = [torch.einsum('hc,hjc->hj', query[:, block].amax(dim=1), key[:, block]) / scale
+             for block in blocks]
+    for i in range(query.size(1)):
+        own = i // baseline.block
+        seen = [key[:, block] if number == own else key[:, block].amax(dim=1, keepdim=True)
+                for number, block in enumerate(blocks)]
+        chosen = (torch.einsum('hc,hrc->hr', query[:, i], torch.cat(seen, dim=1)) / scale).softmax(
+            dim=-1).split([part.size(1) for part in seen], dim=1)
+        rows.append(torch.cat([part if number == own else part * inner[number].softmax(dim=-1)
+                               for number, part in enumerate(chosen)], dim=1))
+    return torch.stack(rows, dim=1)
+
+
+def sinkhorn(baseline: Sinkhorn, query: Tensor, key: Tensor) -> Tensor:
+    """The sum of the weights of the own block and of the sorted blocks, slot by slot."""
+    scale, length = math.sqrt(query.size(-1)), key.size(1)
+    blocks = torch.arange(length).split(baseline.block)
+    sums = torch.stack([key[:, block].sum(dim=1) for block in blocks], dim=1)
+    sort = (sums @ baseline.sorting[:, :, :len(blocks)]).exp()
+    for _ in range(baseline.iterations):
+        sort = sort / sort.sum(dim=2, keepdim=True)
+        sort = sort / sort.sum(dim=1, keepdim=True)
+    rows = []
+    for i in range(length):
+        own = i // baseline.block
+        moved = torch.zeros(HEADS, min(baseline.block, length), length, dtype=torch.double)
+        for number, block in enumerate(blocks):
+            moved[:, range(len(block)), block] = sort[:, own, number, None]
+        slots = torch.einsum('hc,htj,hjc->ht', query[:, i], moved, key) / scale
+        local = torch.einsum('hc,hjc->hj', query[:, i], key[:, blocks[own]]) / scale
+        row = torch.einsum('ht,htj->hj', slots.softmax(dim=-1), moved)
+        rows.append(row.index_add(1, blocks[own], local.softmax(dim=-1)))
+    return torch.stack(rows, dim=1)
+
+
+def synthesizer(baseline: Synthesizer, query: Tensor, key: Tensor) -> Tensor:
+    logit = torch.stack([torch.relu(query[head]) @ baseline.weight[head] + baseline.bias[head]
+                         for head in range(HEADS)])
+    return logit[..., :key.size(1)].softmax(dim=-1)
+
+
+@pytest.mark.parametrize('kind, formula, options', [
+    (Combiner, combiner, {'block': 3}), (Combiner, combiner, {'block': 20}),
+    (Sinkhorn, sinkhorn, {'block': 3, 'max_length': 16}),
+    (Sinkhorn, sinkhorn, {'block': 8, 'max_length': 20, 'iterations': 2}),
+    (Synthesizer, synthesizer, {'max_length': 17})])
+def test_forward_and_gradients_are_those_of_the_papers_formula(kind, formula, options):
+    baseline, found = made(kind, **options), []
+    for attend in (lambda x: baseline(x, PTR), lambda x: all_sequences(
+            baseline, x, lambda query, key: formula(baseline, query, key))):
+        x = tokens().requires_grad_()
+        out = attend(x)
+        leaves = x, *baseline.parameters()
+        found.append((out, *torch.autograd.grad(out.sin().sum(), leaves, allow_unused=True,
+                                                materialize_grads=True)))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+
+
+def test_random_logits_are_no_function_of_the_tokens():
+    baseline = made(Synthesizer, max_length=17, form='random')
+    value = baseline.lin_value(tokens(8)).unflatten(-1, (HEADS, -1))
+    x = tokens(8).requires_grad_()
+    expected = torch.einsum('hij,jhc->ihc', baseline.weight[:, :8, :8].softmax(dim=-1), value)
+    out = baseline(x, torch.tensor([0, 8]))
+    torch.testing.assert_close(out, baseline.lin_out(expected.flatten(1)), rtol=0, atol=1e-10)
+    weight, = torch.autograd.grad(out.sum(), baseline.weight, retain_graph=True)
+    explicit, = torch.autograd.grad(baseline.lin_out(expected.flatten(1)).sum(), baseline.weight)
+    torch.testing.assert_close(weight, explicit, rtol=0, atol=1e-10)

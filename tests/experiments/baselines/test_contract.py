@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from experiments import baselines
-from experiments.baselines import Linear, Linformer, Nystromformer, Performer, Reformer
+from experiments.baselines import (
+    Combiner,
+    Linear,
+    Linformer,
+    Nystromformer,
+    Performer,
+    Reformer,
+    Sinkhorn,
+    Synthesizer,
+)
 from graphattn.layers import EncoderLayer, GraphAttention
 from graphattn.models import Encoder
 from graphattn.patterns import Full, SlidingWindow
@@ -22,6 +31,7 @@ CHANNELS, HEADS, MAX_LENGTH = 8, 2, 23
 PTR = torch.tensor([0, 9, 9, 32, 33, 42])  # 9, 0, 23, 1 and 9 tokens
 SIZES = dict(num_tokens=11, max_length=MAX_LENGTH, channels=CHANNELS, heads=HEADS, num_layers=2)
 BASELINES = {
+    'combiner': partial(Combiner, block=3),
     'linear': Linear,
     'linear, released': partial(Linear, form='released'),
     'linformer': partial(Linformer, max_length=MAX_LENGTH, rank=4),
@@ -30,6 +40,9 @@ BASELINES = {
     'performer': partial(Performer, features=16),
     'performer, relu': partial(Performer, features=16, kernel='relu'),
     'reformer': partial(Reformer, chunk=3),
+    'sinkhorn': partial(Sinkhorn, max_length=MAX_LENGTH, block=3),
+    'synthesizer': partial(Synthesizer, max_length=MAX_LENGTH),
+    'synthesizer, random': partial(Synthesizer, max_length=MAX_LENGTH, form='random'),
 }
 
 

@@ -1,12 +1,14 @@
 """Studies of diffusion at the scale of smoke tests: what their tables say holds of the runs."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import yaml
 
 from experiments.papers import runner
 from experiments.papers.diffuser.documents import COUNT, Documents
-from experiments.papers.study import restored
+from experiments.papers.study import Trained, restored
 from experiments.runs.command import run_or_exit
 from experiments.runs.summary import read_summary
 from graphattn.patterns import get, parse
@@ -54,6 +56,33 @@ def test_ablation_leaves_out_what_it_names(studied, documents):
     without_local = pattern_of(documents('diffuser-0-8-8-5-0.1')).build(64)
     edges = set(map(tuple, without_local.edge_index.t().tolist()))
     assert (40, 40) not in edges or (41, 41) not in edges  # no window: not every token sees itself
+
+
+def test_layers_and_hops_are_those_that_a_row_names(studied, documents):
+    rows = studied('fewer_layers').set_index('model')
+    for name, run, expected in (('1 layer, 1 hop', '1_layers-1-0', (1, 1)),
+                                ('1 layer, 5 hops', '1_layers-5-0.1', (1, 5)),
+                                ('5 layers, 1 hop', '5_layers-1-0', (5, 1))):
+        encoder = encoder_of(folder := documents(f'diffuser-8-8-8-{run}'))
+        assert (encoder['num_layers'], encoder['hops']) == expected
+        assert rows.loc[name, 'accuracy, %'] == pytest.approx(
+            100 * read_summary(folder)['accuracy'])
+
+
+@pytest.mark.parametrize('metric, best', [('accuracy/dev', 0.5), ('loss', 0.1)])
+def test_a_grid_is_searched_by_the_last_result_on_development_data(metric, best, tmp_path,
+                                                                   monkeypatch):
+    last = {'0.5': [0.1, 0.5], '0.1': [0.9, 0.1]}
+
+    def train(args):
+        folder = Path(args[args.index('--trainer.default_root_dir') + 1])
+        rows = [f'{value},0' for value in last[args[args.index('--lr') + 1]]]
+        (folder / 'metrics.csv').write_text('\n'.join([f'val/{metric},train/x', *rows, ',1', '']))
+
+    monkeypatch.setattr('experiments.papers.study.train.main', train)
+    study = Trained('any', 'smoke', tmp_path, grid={'--lr': [0.5, 0.1], '--penalty': ['0', '1']})
+    assert study.trained('run', '--a', 'b').name == f'run-lr={best}-penalty=0'
+    assert len(list(tmp_path.rglob('metrics.csv'))) == 4
 
 
 def test_hops_and_teleports_are_those_of_the_runs(studied, documents):

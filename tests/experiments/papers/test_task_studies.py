@@ -15,9 +15,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_question_answering(studied, out):
-    rows = studied('question_answering').set_index('attention')
+    table = studied('question_answering').set_index('set')
+    rows = table.loc['local_squad1'].set_index('attention')
+    hop = read_summary(out / 'smoke/runs/local_triviaqa-linked-1-0-0')
+    assert table.loc['local_triviaqa'].set_index('attention').loc[
+        'window and equal words', 'F1, %'] == pytest.approx(100 * hop['f1'])
     assert PAPER['SQuAD 1.1, paper F1']['full'] == 87.1
-    linked = read_summary(out / 'smoke/runs/local_questions-linked-1-0-0')
+    linked = read_summary(out / 'smoke/runs/local_squad1-linked-1-0-0')
     assert rows.loc['window and equal words', 'F1, %'] == pytest.approx(100 * linked['f1'])
     assert rows.loc['full', 'density, %'] == 100 > rows.loc['window and equal words', 'density, %']
     folder = out / 'smoke/local_questions/squad'
@@ -32,9 +36,11 @@ def test_question_answering(studied, out):
 
 
 def test_choices(studied, out):
-    rows = studied('choices').set_index('attention')
+    table = studied('choices').set_index('set')
+    rows = table.loc[['local_swag']].set_index('attention')
+    assert table.loc['local_wikihop', 'accuracy, %'].notna().all()
     assert rows.loc['full', 'accuracy, %'] == pytest.approx(
-        100 * read_summary(out / 'smoke/runs/local_choices-full-1-0-0')['accuracy'])
+        100 * read_summary(out / 'smoke/runs/local_swag-full-1-0-0')['accuracy'])
 
 
 def test_pretraining(studied, out):
