@@ -11,13 +11,14 @@ from os import PathLike
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 import torch
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
 
-from analysis.graphs import check_positive
+from analysis.graphs import check_positive, symmetrize
 from analysis.hamiltonian import hamiltonian_path
 from analysis.result import Result
+from analysis.spectrum import Laplacian
 from analysis.universality import has_self_loops, layers_to_reach_all
 from analysis.walk import square_graph, uniform_attention
 from graphattn import BipartiteGraph
@@ -52,7 +53,8 @@ class Certificate(Result):
     self_loops: bool  #: Whether each token attends to itself in every layer, in some head.
     hamiltonian_path: str  #: In the edges of all layers: 'yes', 'no' or 'not decided'.
     layers_with_path: int  #: Number of layers whose own edges are known to have such a path.
-    universal: str  #: Whether Yun et al.'s conditions hold: 'yes', 'no' or 'not decided'.
+    #: Whether Yun et al.'s conditions hold for the unions over heads: 'yes', 'no', 'not decided'.
+    universal: str
     density_of_head: np.ndarray
     hops_of_head: np.ndarray  #: Until the head's graph alone reaches what it can; NaN above 512.
     reached_of_head: np.ndarray  #: Share of the allowed pairs that its paths connect in the end.
@@ -77,9 +79,12 @@ def certificate(layers: Sequence[Sequence[BipartiteGraph]], *,
 
     Yun et al. prove that transformers along graphs approximate all functions of sequences under
     three conditions: self-loops in each layer, a Hamiltonian path in the union of all layers, and
-    every token reads every other token within the layers of the model. The result ``universal`` is
-    'no' if this proof does not apply. The proof never applies if all edges are causal, because no
-    token then reads later tokens.
+    every token reads every other token after some number of layers, which apply the graphs in turn.
+    With self-loops, the third condition is that the union of all layers is strongly connected. In
+    the theorem all heads of a layer attend along one graph. Here the graph of a layer is the union
+    :math:`A_l` over its heads, so a 'yes' is about models whose heads all attend along this union.
+    The result ``universal`` is 'no' if this proof does not apply. The proof never applies if all
+    edges are causal, because no token then reads later tokens.
 
     Args:
         layers: The graphs of the heads of each layer. All have the same number n of queries and of
@@ -123,10 +128,11 @@ def certificate(layers: Sequence[Sequence[BipartiteGraph]], *,
         read[graph.key[graph.key != graph.query].numpy()] = True
     alone = [_of_head(graph, whole) for graph in every]
     self_loops = all(has_self_loops(graph) for graph in joined)
-    path = _path(reduce(or_, joined), time_limit / 2)
+    union = reduce(or_, joined)
+    path = _path(union, time_limit / 2)
     own_paths = [] if path == NO else [_path(graph, time_limit / 2 / len(joined))
                                        for graph in joined]
-    reaches_all = bool(reach[-1] == 1)
+    reaches_all = connected_components(union.to_scipy(), connection='strong')[0] == 1
     return Certificate(
         num_tokens=n, num_layers=len(graphs), num_heads=len(every),
         density=sum(graph.num_edges for graph in every) / (pairs * len(every)),
@@ -155,9 +161,7 @@ def _of_head(graph: BipartiteGraph, whole: float) -> dict[str, float]:
 
 
 def _gap(graph: BipartiteGraph) -> float:
-    adjacency = graph.to_scipy()
-    both = ((adjacency + adjacency.T) > 0).astype(float)
-    values = np.linalg.eigvalsh(sp.csgraph.laplacian(both, normed=True).toarray())
+    values = Laplacian(symmetrize(graph.to_scipy(), 'union')).all().values
     return float(values[1]) if len(values) > 1 else 0.
 
 

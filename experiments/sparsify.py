@@ -180,8 +180,8 @@ class Surgery:
         return measured
 
     def costs(self, measured: Profile) -> np.ndarray:
-        """Return the cost of each head: how much the loss rises for its error, measured on a
-        quarter of the held-out data."""
+        """Return the cost of each head: the rise of the loss divided by the head's error, measured
+        on a quarter of the held-out data."""
         path = self.folder / 'costs.npy'
         if path.is_file():
             shape = len(measured.layer),

@@ -78,6 +78,32 @@ def test_a_transposed_adjacency_has_the_direction_of_the_edges(name):
         assert BipartiteGraph.from_data(ToSparseTensor(layout=layout)(data)) == graph
 
 
+class Pair(Data):
+    def __inc__(self, key, value, *args):
+        sizes = [[self.x_s.size(0)], [self.x_t.size(0)]]
+        return torch.tensor(sizes) if key == 'edge_index' else super().__inc__(key, value, *args)
+
+
+@pytest.mark.parametrize('kind', [Pair, Data])
+def test_two_node_sets_are_a_rectangular_graph(kind):
+    graphs = [GRAPHS[name]() for name in ('more_keys', 'square', 'more_keys')]
+    graphs = [BipartiteGraph.from_edge_index(
+        graph.edge_index.as_tensor(), graph.num_queries, graph.num_keys,
+        edge_prob=torch.rand(graph.num_edges)) for graph in graphs]
+    pairs = [kind(edge_index=graph.edge_index.as_tensor(), edge_prob=graph.edge_prob,
+                  x_s=torch.rand(graph.num_keys, 2), x_t=torch.rand(graph.num_queries))
+             for graph in graphs]
+    assert BipartiteGraph.from_data(pairs[0]) == graphs[0]
+    batch = Batch.from_data_list(pairs, follow_batch=['x_s', 'x_t'])
+    assert BipartiteGraph.from_data(batch) == BipartiteGraph.batch(graphs)
+
+
+def test_data_of_several_segments_are_a_batch_of_them():
+    graphs = [GRAPHS[name]() for name in ('square', 'no_tokens', 'one_token', 'full')]
+    data = BipartiteGraph.batch(graphs).to_data()
+    assert [*map(BipartiteGraph.from_data, data.to_data_list())] == graphs
+
+
 def test_nodes_that_were_moved_after_batching_are_refused():
     batch = Batch.from_data_list([*map(molecule, (3, 1, 4))])
     moved = batch.clone()

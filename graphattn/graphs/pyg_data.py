@@ -32,7 +32,9 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
     """Return the graph of a PyG ``Data``, ``HeteroData`` or ``Batch``.
 
     The source of an edge is the key, and the target is the query. The graphs of a batch become
-    segments. Repeated edges are merged. This method is the inverse of :meth:`to_data`.
+    segments. Repeated edges are merged. This method is the inverse of :meth:`to_data`. Of ``Data``
+    with ``x_s`` and ``x_t``, as in PyG's tutorial on pairs of graphs, the keys are the nodes of
+    ``x_s`` and the queries the nodes of ``x_t``.
 
     Args:
         data (Data or HeteroData): Data with an ``edge_index`` or ``adj_t``, and with ``edge_prob``
@@ -53,7 +55,7 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
         >>> BipartiteGraph.from_data(Batch.from_data_list([molecule, molecule]))
         BipartiteGraph(num_queries=4, num_keys=4, num_edges=4, num_segments=2, density=50.0%)
     """
-    from torch_geometric.data import Data, HeteroData
+    from torch_geometric.data import Batch, Data, HeteroData
 
     if not isinstance(data, Data | HeteroData):
         raise TypeError(f"'data' must be a PyG Data or HeteroData (got {type(data).__name__})")
@@ -67,11 +69,17 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
         if edge_type is not None:
             raise ValueError(f"'edge_type' must be None for a Data, because only a HeteroData has "
                              f"edge types (got {edge_type})")
+        if 'x_s' in data and 'x_t' in data and isinstance(data, Batch):
+            # Other than a batch of plain Data, its parts number their nodes by x_s and x_t.
+            return cls.batch([from_data(cls, part) for part in data.to_data_list()])
         edges = keys = queries = data
     given = edges.get('edge_index', edges.get('adj_t'))
     if given is None:
         raise ValueError(f"'data' must have the attribute 'edge_index' (got {data})")
     edge_index = read_edges(given)
+    if edges is data and 'x_s' in data and 'x_t' in data:
+        return cls.from_edge_index(edge_index, data.x_t.size(0), data.x_s.size(0),
+                                   edge_prob=data.get('edge_prob'))
     query_ptr = ptr_of(queries, edge_index.device)
     key_ptr = query_ptr if keys is queries else ptr_of(keys, edge_index.device)
     return cls.from_edge_index(edge_index, queries.num_nodes, keys.num_nodes,
@@ -82,8 +90,9 @@ def from_data(cls: type[BipartiteGraph], data: Data | HeteroData,
 def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
     """Return the graph as PyG's ``Data``, with ``edge_index`` and ``num_nodes``.
 
-    If there are several segments, the data also have ``batch`` and ``ptr``. If the edges have
-    probabilities, the data have ``edge_prob``.
+    If there are several segments, the data are a PyG ``Batch``, whose ``to_data_list()`` returns
+    the data of each segment, or with ``bipartite`` HeteroData with ``batch`` and ``ptr``. If the
+    edges have probabilities, the data have ``edge_prob``.
 
     Args:
         bipartite (bool): Whether to return ``HeteroData`` with edges ``('key', 'to', 'query')``
@@ -96,8 +105,11 @@ def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
     check_bool(bipartite=bipartite)
     if not bipartite:
         check_square(self, 'to_data', hint='; pass bipartite=True for other graphs')
-    from torch_geometric.data import Data, HeteroData
+    from torch_geometric.data import Batch, Data, HeteroData
 
+    # PyG cannot take apart a Batch of HeteroData whose nodes have no features.
+    if self.num_segments > 1 and not bipartite:
+        return Batch.from_data_list([part.to_data() for part in self.unbatch()])
     data = HeteroData() if bipartite else Data()
     edges = data['key', 'to', 'query'] if bipartite else data
     edges.edge_index = torch.stack([self.key, self.query])

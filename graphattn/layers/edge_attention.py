@@ -137,7 +137,7 @@ class EdgeAttention(MessagePassing, Explained):
         sink: Tensor | None = None,
         teleport: Tensor | None = None,
         placement: Placement = LOCAL,
-        return_attention_weights: bool = False,
+        return_attention_weights: bool | None = None,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the output of attention along the edges, and optionally the weights.
 
@@ -159,7 +159,8 @@ class EdgeAttention(MessagePassing, Explained):
                 num_queries, heads]``.
             placement (Placement): Where keys and values lie, if not in ``key`` and ``value``, and
                 whether each head has its own graph (:mod:`graphattn.placement`).
-            return_attention_weights (bool): Return ``(out, (edge_index, alpha))``.
+            return_attention_weights (bool, optional): Return ``(out, (edge_index, alpha))``,
+                whether the argument is True or False, as PyG's layers do.
 
         Returns:
             Tensor ``[num_queries, heads, value_channels]``. With weights, ``(out, (edge_index,
@@ -177,9 +178,9 @@ class EdgeAttention(MessagePassing, Explained):
         if not isinstance(placement, Placement):
             check_kind('placement', placement, Placement)
         teleport = self.teleport if teleport is None else teleport
-        if return_attention_weights is not False:
+        if return_attention_weights is not None:
             check_bool(return_attention_weights=return_attention_weights)
-        if (return_attention_weights or self._overrides_messages or self.explain
+        if (return_attention_weights is not None or self._overrides_messages or self.explain
                 or has_hooks(self, _ON_MESSAGES)):
             terms = LogitTerms(edge_bias, edge_gate, self.scale, softcap=self.softcap,
                                sink=sink)  # edge_update drops weights
@@ -219,7 +220,7 @@ class EdgeAttention(MessagePassing, Explained):
     def _explicit(
         self, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph | Tensor,
         terms: LogitTerms, teleport: float | Sequence[float] | Tensor, placement: Placement,
-        return_attention_weights: bool,
+        return_attention_weights: bool | None,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         if has_hooks(self, _ON_MESSAGE_AND_AGGREGATE):
             raise ValueError("hooks on 'message_and_aggregate' never fire if attention weights, an "
@@ -234,7 +235,7 @@ class EdgeAttention(MessagePassing, Explained):
         out, alpha = drive(query, key, value, graph, terms, self.hops, teleport, placement,
                            backend=self._messages(edge_index, graph, teleport),
                            needs_weights=True)
-        return (out, (edge_index, alpha)) if return_attention_weights else out
+        return out if return_attention_weights is None else (out, (edge_index, alpha))
 
     def _messages(self, edge_index: Tensor, graph: BipartiteGraph,
                   teleport: float | Sequence[float] | Tensor) -> Backend:

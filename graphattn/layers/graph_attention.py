@@ -157,7 +157,7 @@ class GraphAttention(nn.Module, Explained):
         generator: torch.Generator | None = None,
         rotation: Tensor | None = None,
         return_graph: bool = False,
-        return_attention_weights: bool = False,
+        return_attention_weights: bool | None = None,
     ) -> Tensor | tuple[Tensor, BipartiteGraph | PairMask | tuple[Tensor, Tensor]]:
         """Return the output of attention among the tokens of each sequence.
 
@@ -190,9 +190,9 @@ class GraphAttention(nn.Module, Explained):
             return_graph (bool): Also return the graph or pair mask. If each head has its own graph,
                 the segments of the returned graph are the sequences of head 0, then of head 1, and
                 so on.
-            return_attention_weights (bool): Also return ``(edge_index, alpha)`` as PyG's layers do.
-                ``alpha`` is ``[num_edges, heads]``, or ``[num_edges, 1]`` if each head has its own
-                graph.
+            return_attention_weights (bool, optional): Also return ``(edge_index, alpha)``, whether
+                the argument is True or False, as PyG's layers do. ``alpha`` is ``[num_edges,
+                heads]``, or ``[num_edges, 1]`` if each head has its own graph.
 
         Returns:
             Tensor ``[num_tokens, channels]``; or a tuple of this tensor and, as requested, the
@@ -205,7 +205,9 @@ class GraphAttention(nn.Module, Explained):
         check_features(x, self.channels, self.lin_query)
         if generator is not None:
             check_generator(generator)
-        check_bool(return_graph=return_graph, return_attention_weights=return_attention_weights)
+        check_bool(return_graph=return_graph)
+        if (needs_weights := return_attention_weights is not None):
+            check_bool(return_attention_weights=return_attention_weights)
         if rotation is not None:
             check_rotation(rotation, x, self.head_channels)
             if memory is not None:
@@ -229,9 +231,9 @@ class GraphAttention(nn.Module, Explained):
             query, key = rotate(query, rotation), rotate(key, rotation)
         terms = _terms(graph, source, edge_bias)
         out, weights = self._attend(query, key, value, graph, terms, ptr, placement,
-                                    return_attention_weights)
+                                    needs_weights)
         out = self.lin_out(out.flatten(1))
-        wanted = [graph] * return_graph + [weights] * return_attention_weights
+        wanted = [graph] * return_graph + [weights] * needs_weights
         return (out, *wanted) if wanted else out
 
     def _edges(
@@ -267,8 +269,8 @@ class GraphAttention(nn.Module, Explained):
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         attention, is_soft = self.attention, isinstance(graph, PairMask)
         if needs_weights and (is_soft or placement is not LOCAL):
-            raise ValueError("'return_attention_weights' must be False for soft masks, which have "
-                             "no edges, and with a 'placement' (got True)")
+            raise ValueError("'return_attention_weights' must be omitted for soft masks, which "
+                             "have no edges, and with a 'placement'")
         teleport = attention.teleport if self.teleport_logit is None else self.teleport()
         options = dict(hops=attention.hops, teleport=teleport,
                        dropout_p=attention.dropout if attention.training else 0.)
@@ -287,7 +289,7 @@ class GraphAttention(nn.Module, Explained):
         out = attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
                         sink=self.sink, teleport=teleport,
                         placement=placement.place(attention, key, graph, owners, **options),
-                        return_attention_weights=needs_weights)
+                        return_attention_weights=needs_weights or None)
         placement.attended(attention)
         return out if needs_weights else (out, None)
 

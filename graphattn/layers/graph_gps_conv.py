@@ -140,7 +140,7 @@ class GraphGPSConv(GPSConv, Explained):
     def forward(self, x: Tensor, edge_index: Edges, batch: Tensor | None = None, *,
                 source: GraphSource | Pattern | str | None = None,
                 graph: BipartiteGraph | PairMask | None = None, edge_bias: Tensor | None = None,
-                return_graph: bool = False, return_attention_weights: bool = False,
+                return_graph: bool = False, return_attention_weights: bool | None = None,
                 **kwargs: Any) -> Tensor | tuple:
         """Return the nodes after this layer.
 
@@ -156,8 +156,9 @@ class GraphGPSConv(GPSConv, Explained):
             edge_bias (Tensor, optional): Added to the logits of ``attention``, ``[num_edges]`` or
                 ``[num_edges, heads]`` in the order of ``graph.edge_index``; requires ``graph``.
             return_graph (bool): Also return the graph of ``attention``.
-            return_attention_weights (bool): Also return ``(edge_index, alpha)`` of ``attention``,
-                see :class:`graphattn.layers.GraphAttention`. For the weights of ``conv``, call
+            return_attention_weights (bool, optional): Also return ``(edge_index, alpha)`` of
+                ``attention``, whether the argument is True or False, see
+                :class:`graphattn.layers.GraphAttention`. For the weights of ``conv``, call
                 ``conv``.
             **kwargs: Further arguments of ``conv``.
 
@@ -172,11 +173,11 @@ class GraphGPSConv(GPSConv, Explained):
         """
         check_features(x, self.channels, self.mlp[0])
         batch = x.new_zeros(len(x), dtype=torch.long) if batch is None else batch
-        check_bool(return_graph=return_graph, return_attention_weights=return_attention_weights)
+        check_bool(return_graph=return_graph)
         ptr, parts = ptr_of_batch(batch, len(x)), []
         # Other attention modules need not support these arguments.
         along = {'graph': graph, 'edge_bias': edge_bias,
-                 'return_attention_weights': return_attention_weights or None}
+                 'return_attention_weights': return_attention_weights}
         along = {name: value for name, value in along.items() if value is not None}
         wanted = [graph]
         if self.attn is None and along:

@@ -30,7 +30,8 @@ def accepts_data(forward: Callable) -> Callable:
 def _sequences_of(data: Data) -> tuple[Tensor, Tensor]:
     if isinstance(data, HeteroData):
         raise TypeError("'tokens' must be a PyG Data or Batch (got HeteroData); pass the 'x' and "
-                        "'ptr' of one node type instead")
+                        "'ptr' of one node type, or let one type attend to another by the 'memory' "
+                        "and 'graph' of GraphAttention, with BipartiteGraph.from_data")
     if data.x is None:
         raise ValueError(f"'tokens' must have the attribute 'x' with ids or features (got {data}); "
                          f"set data.x")

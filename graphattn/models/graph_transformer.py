@@ -53,8 +53,8 @@ class GraphTransformer(nn.Module, Explained):
     Each layer is a :class:`graphattn.layers.GraphGPSConv`, which combines messages along the edges
     of the data with attention among the nodes of each graph. With ``source='Full()'``, the model is
     GPS. With ``source='exphormer'``, ``joins_edges=True`` and ``virtual_nodes=1``, the model is
-    Exphormer: it attends along the edges of an expander, along the edges of the data, and from and
-    to a virtual node.
+    like Exphormer: it attends along the edges of a directed expander, along the edges of the data,
+    and from and to a virtual node, without embeddings of the types of edges.
 
     Args:
         features (int or list of int): Features of nodes, see :class:`FeatureEncoder`.

@@ -77,9 +77,10 @@ def get(name: str, **parameters: int | bool) -> Pattern:
       draws 4,096 * num_random pairs out of all pairs, so the number of keys varies between queries.
       No token of the first window, including token 0, is ever global. With the default parameters,
       the densities are about 21, 14, 9 and 6.8 % at 512, 1,024, 2,048 and 4,096 tokens.
-    - ``exphormer``: the preset has only the edges of the expander and of the virtual nodes, which
+    - ``exphormer``: edges like those of Exphormer, of the expander and of the virtual nodes, which
       are the first tokens of each sequence. ``PatternSource('exphormer') | edge_index`` adds the
-      edges of the data.
+      edges of the data. Exphormer's expander has each edge in both directions, and its attention
+      has an embedding for each type of edge; here the expander is directed, and there are none.
 
     Args:
         name (str): One of the names above.

@@ -33,8 +33,8 @@ class StructureSource(GraphSource):
     Every head attends along the edges of the data. In heads that sample their edges
     (:class:`graphattn.sources.BlockModelSource`), the edges of the data have probability 1.
 
-    Together with the preset ``'exphormer'``, this source has the three kinds of edges of Exphormer:
-    edges of the data, edges of an expander, and edges of virtual nodes, which are the first tokens
+    Together with the preset ``'exphormer'``, this source has three kinds of edges like Exphormer:
+    edges of the data, edges of a directed expander, and edges of virtual nodes, which are the first tokens
     of each sequence.
 
     Args:

@@ -11,7 +11,9 @@ import torch
 
 from analysis.certificate import MAX_PATH_TOKENS, certificate, graphs_of_heads, read_ids
 from analysis.commands import COMMANDS
+from analysis.expander import expander
 from analysis.hamiltonian import HamiltonianPath
+from analysis.spectrum import spectrum
 from graphattn import BipartiteGraph
 from graphattn.hugging_face import attach, detach, load_attached, save_attached
 from graphattn.patterns import Causal, Full, GlobalTokens, RandomKeys, SlidingWindow
@@ -40,6 +42,13 @@ def test_reach_is_that_of_products_of_masks(layers, pairs):
     assert found.num_layers == 2 and found.num_heads == 4
 
 
+def test_spectrum_expander_and_certificate_have_one_gap():
+    graph = SlidingWindow(2).build(20) | RandomKeys(1).build(20, seed=0)
+    gap, = certificate([[graph]]).gap_of_head
+    assert gap == pytest.approx(spectrum(graph).lambda_2, abs=1e-12)
+    assert gap == pytest.approx(expander(graph).lambda_2, abs=1e-12)
+
+
 # Universality ########################################################################
 
 
@@ -51,7 +60,7 @@ def shuffled(graph):
 
 
 @pytest.mark.parametrize('layers, self_loops, path, with_path, universal', [
-    ([[SlidingWindow(1).build(9)]], True, 'yes', 1, 'no'),  # which does not reach all
+    ([[SlidingWindow(1).build(9)]], True, 'yes', 1, 'yes'),  # in eight layers that take turns
     ([[SlidingWindow(4).build(9)]] * 2, True, 'yes', 2, 'yes'),
     ([[SlidingWindow(0).build(9)], [Full().build(9)]], True, 'yes', 1, 'yes'),
     ([[(Full() - SlidingWindow(0)).build(9)]] * 2, False, 'yes', 2, 'no'),

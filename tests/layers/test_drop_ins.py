@@ -251,10 +251,11 @@ def test_gps_conv_trains_as_the_original():
     torch.testing.assert_close(grads[1], grads[0], atol=1e-5, rtol=1e-4)
 
 
-def test_gps_conv_returns_the_weights_of_its_attention():
+@pytest.mark.parametrize('wanted', [True, False])
+def test_gps_conv_returns_the_weights_of_its_attention(wanted):
     theirs, ours = layers(norm=None)
     out, graph, (edge_index, alpha) = ours(X1, EDGES_OF_TWO, BATCH, return_graph=True,
-                                           return_attention_weights=True)
+                                           return_attention_weights=wanted)
     torch.testing.assert_close(out, ours(X1, EDGES_OF_TWO, BATCH))
     out, pair = ours(X1, EDGES_OF_TWO, BATCH, return_attention_weights=True)
     torch.testing.assert_close(pair, (edge_index, alpha))

@@ -3,7 +3,7 @@ StructureSource: a pattern and edges of the data
 ================================================
 
 The tokens are the nodes of a batch of graphs, as in PyG. They attend along the edges of their graph
-and, as in Exphormer, along an expander and to global tokens.
+and, like Exphormer, along an expander and to global tokens.
 """
 
 import networkx as nx
