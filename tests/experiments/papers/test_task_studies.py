@@ -38,7 +38,7 @@ def test_question_answering(studied, out):
 def test_choices(studied, out):
     table = studied('choices').set_index('set')
     rows = table.loc[['local_swag']].set_index('attention')
-    assert table.loc['local_wikihop', 'accuracy, %'].notna().all()
+    assert table.loc[['local_wikihop'], 'accuracy, %'].notna().all()
     assert rows.loc['full', 'accuracy, %'] == pytest.approx(
         100 * read_summary(out / 'smoke/runs/local_swag-full-1-0-0')['accuracy'])
 
