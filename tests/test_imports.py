@@ -79,7 +79,7 @@ MAY_IMPORT = {
     # It writes the pages of analysis.
     'experiments.surgery': ALL | {'experiments.runs', 'experiments.data', 'analysis'},
     'experiments.sparsify': ALL | {'experiments.runs', 'experiments.surgery'},
-    'experiments.benchmarks': ALL | {'experiments.runs'},
+    'experiments.benchmarks': ALL | {'experiments.baselines', 'experiments.runs'},
     'analysis': {'graphattn', 'graphs', 'patterns', 'samplers', 'functional', 'sources', 'models',
                  'distributed', 'hugging_face', 'draw', 'style', 'utils',
                  'experiments.signals'},
