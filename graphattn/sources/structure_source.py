@@ -34,8 +34,8 @@ class StructureSource(GraphSource):
     (:class:`graphattn.sources.BlockModelSource`), the edges of the data have probability 1.
 
     Together with the preset ``'exphormer'``, this source has three kinds of edges like Exphormer:
-    edges of the data, edges of a directed expander, and edges of virtual nodes, which are the first tokens
-    of each sequence.
+    edges of the data, edges of a directed expander, and edges of virtual nodes, which are the first
+    tokens of each sequence.
 
     Args:
         source (GraphSource): Source of a pattern or of a block model.
