@@ -9,7 +9,6 @@ from experiments.papers.sbm_transformer.long_range import baseline, baselines_at
 from experiments.papers.sparsebert.texts import Texts, loss_of
 from experiments.papers.study import (
     DENSITY,
-    ENCODER,
     Table,
     config_options,
     mean_and_spread,
@@ -48,9 +47,12 @@ def main(texts: Texts) -> Table:
     length = encoder['max_length']
     known = baselines_at(length, length // 2)  # 256 of 512 in the paper
     for name in BASELINES:
-        attention = json.dumps(baseline(known[name], **sizes))
+        changed = {'source': None, 'attention_dropout': 0.,  # baselines drop no weights
+                   'attention': baseline(known[name], **sizes)}
+        over = {'model': {'init_args': {'model': {
+            'init_args': {'encoder': {'init_args': changed}}}}}}
         pretrained[name] = texts.pretrained(
-            f'mlm_{name.lower()}-0', 0, *masked_tokens, f'{ENCODER}.attention={attention}')
+            f'mlm_{name.lower()}-0', 0, *masked_tokens, *config_options(json.dumps(over)))
     rows = []
     for task in tasks:
         for attention, run in pretrained.items():

@@ -103,6 +103,9 @@ class Texts(Pretrainings):
     def asked(self, of_paper: Sequence[str] | None = None) -> tuple[str, ...]:
         known = tuple(HEADERS) if self.glue is None else tuple(
             task for task in TASKS if (self.glue / task).is_dir())
+        if not known:
+            raise ValueError(f"'glue' must be the folder of GLUE, with a folder for each task, "
+                             f"such as {', '.join(TASKS)} (got {self.glue})")
         default = of_paper or known if self.glue else LOCAL_TASKS[self.scale]
         return studies.chosen('tasks', self.tasks or default, known)
 

@@ -5,7 +5,7 @@ import pytest
 from torch import nn
 
 from experiments import train
-from experiments.baselines import Linformer
+from experiments.baselines import Combiner, Linformer, Sinkhorn, Synthesizer
 from experiments.papers.sbm_transformer.long_range import (
     AS_PAPER,
     ATTENTIONS,
@@ -82,10 +82,12 @@ def test_the_command_line_takes_every_attention(scale, protocol, task, tmp_path,
     monkeypatch.setattr('experiments.papers.sbm_transformer.long_range.package_docs',
                         lambda study: tmp_path)
     runs = LongRange('any', scale, tmp_path, protocol=protocol)
-    for attention in ('Linformer', BOTH):
+    kinds = {'Linformer': Linformer, 'Sinkhorn': Sinkhorn, 'Synthesizer': Synthesizer,
+             'Combiner': Combiner, BOTH: GraphAttention, AS_PAPER: GraphAttention}
+    for attention in kinds:
         runs.classifier(task, attention, 0)
-    assert len(configs) == 2
-    for config, kind in zip(configs.values(), (Linformer, GraphAttention)):
+    assert len(configs) == len(kinds)
+    for config, kind in zip(configs.values(), kinds.values()):
         model = built({'model': config['model']['init_args']['model']}, model=nn.Module).model
         assert type(model.encoder.layers[0].attention) is kind
         assert config['seed_everything'] == config['data']['init_args']['seed'] == 0

@@ -37,6 +37,7 @@ REFUSED = [
        "'tasks' must contain only .* RTE .got QNLI") for name in ('pruning', 'stages', 'sbm_glue')),
     *((name, dict(scale='small', tasks=['listops']), "'tasks' must contain .*digits .*got listops")
       for name in ('density_penalty', 'densities', 'attention_received')),
+    ('sbm_glue', dict(scale='paper', glue=Path('none')), "'glue' must be the folder .*got none"),
     ('fewer_layers', dict(grid={'lr': ['1e-3']}), "'grid' must .*got 'lr'"),
     ('hops', dict(grid={'--model.init_args.lr': []}), "'grid' must .*--model.init_args.lr"),
     ('attention_received', dict(scale='paper', tasks=['listops']),
