@@ -118,7 +118,7 @@ class Documents(TokenizedTask):
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
             documents = [row.with_class(NO_LABEL) for row in some]
-            yield [str(row.line) for row in some], collate([
+            yield [str(row.number) for row in some], collate([
                 (torch.from_numpy(ids).long(), torch.tensor(NO_LABEL))
                 for ids, _ in encode(documents, tokenizer, self.max_length)])
 

@@ -19,10 +19,10 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 import numpy as np
-from tqdm import tqdm
 
-from experiments.data.what_was_read import check_is_text, listed, number_of, readable, tell, unread
-from graphattn.utils.reading import json_object, read_json, read_lines, read_text
+from experiments.data.text.tables import json_rows
+from experiments.data.what_was_read import listed, number_of, readable, tell, unread
+from graphattn.utils.reading import read_json, read_text
 
 PARTS = ('train', 'dev', 'test')
 EIGHT_ONE_ONE = (0.8, 0.1, 0.1)
@@ -254,7 +254,7 @@ class AmazonReviews(DocumentSource):
         return Collection(('1', '2', '3', '4', '5'), divide(reviews, self.seed))
 
     def _long_reviews(self) -> Iterator[Document]:
-        for number, row in read_json_lines(Path(self.path), ('reviewText', 'overall')):
+        for number, row in json_rows(Path(self.path), ('reviewText', 'overall')):
             where = f'{self.path}, line {number}'
             text, stars = row.get('reviewText'), row.get('overall')
             if not isinstance(text, str):
@@ -286,32 +286,6 @@ def divide(documents: Iterable[Document], seed: int,
     for document in documents:
         parts[part_of(document.text, seed, shares)].append(document)
     return parts
-
-
-def read_json_lines(path: Path, used: Collection[str]) -> Iterator[tuple[int, dict]]:
-    """Yield the number and the object of each line of a ``.json`` or ``.json.gz`` file.
-
-    Blank lines are skipped. At the end, one line is printed that summarises what was read. The line
-    names the keys that are not in ``used``, to which the caller may add keys between lines.
-    """
-    rows = blank = 0
-    names: dict[str, None] = {}
-    with readable(f"'path' cannot be read: {path}"):
-        check_is_text(path)
-        for number, line in tqdm(read_lines(path), desc=f'reading {path.name}', unit=' lines',
-                                 disable=None):
-            if not line.strip():
-                blank += 1
-                continue
-            if not rows and line.lstrip().startswith('['):
-                raise ValueError(f"{path}, line {number}: expected a JSON object on each line (got "
-                                 f"an array); in pandas, write lines by to_json(..., "
-                                 f"orient='records', lines=True)")
-            rows += 1
-            row = json_object(line, f'{path}, line {number}')
-            names.update(dict.fromkeys(row))
-            yield number, row
-        tell(path, number_of('object', rows), {'blank lines': blank, **unread(names, used, 'keys')})
 
 
 class _Article(NamedTuple):

@@ -128,7 +128,7 @@ def corpus_key(path: Path, tokenizer: str) -> str:
     times, and the tokenizer."""
     files = sorted(path.rglob('*')) if path.is_dir() else [path]
     seen = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns)
-            for file in files if file.is_file()]
+            for file in files if file.is_file()] or str(path)  # a name on the hub
     return blake2b(json.dumps([FORMAT, seen, tokenizer]).encode(), digest_size=12).hexdigest()
 
 

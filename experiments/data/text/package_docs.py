@@ -25,8 +25,8 @@ from experiments.data.text.document_files import (
     Document,
     DocumentSource,
     divide,
-    read_json_lines,
 )
+from experiments.data.text.tables import json_rows
 from experiments.data.what_was_read import readable
 from experiments.runs.command_line import run_function
 from graphattn.utils.files import new_folder
@@ -101,7 +101,7 @@ class PackageDocs(DocumentSource):
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    for number, row in read_json_lines(path, used := ('package', 'text')):
+    for number, row in json_rows(path, used := ('package', 'text')):
         for name in used:
             if not isinstance(row.get(name), str):
                 raise ValueError(f"{path}, line {number}: expected a text as {name!r} (got "

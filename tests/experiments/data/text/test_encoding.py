@@ -5,6 +5,7 @@ import os
 import pickle
 import time
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -176,3 +177,4 @@ def test_the_key_changes_with_files_and_tokenizer(tmp_path):
     assert len(set(keys)) == 4 and keys[-1] == corpus_key(path, 'x')
     (tmp_path / 'b.txt').write_text('Three.')
     assert corpus_key(tmp_path, 'x') != keys[-1]
+    assert corpus_key(Path('imdb'), 'x') != corpus_key(Path('ag_news'), 'x')  # of the hub
