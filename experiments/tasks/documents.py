@@ -41,8 +41,9 @@ class Documents(TokenizedTask):
 
     Args:
         documents (DocumentSource): The source of the documents.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, a tokenizer of at most
-            ``vocab_size`` tokens is trained on the training part.
+        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
+            Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
+            training part.
         vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a document, [CLS] and [SEP] included.
         batch_size (int): Number of documents per step and process.

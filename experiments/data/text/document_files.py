@@ -301,10 +301,9 @@ _WEB_ADDRESS = re.compile(r'(https?://|www\.)\S+')
 def _read_articles(path: str, *used: str) -> list[_Article]:
     """Return the articles of a file, and print its attributes that are neither ids nor ``used``."""
     articles: dict[int, _Article] = {}
-    open_article: tuple[int, dict[str, str], int] | None = None
+    opened: list[str] = []
     text: list[str] = []
     names: dict[str, None] = {}
-    root: str | None = None
     parser = expat.ParserCreate('utf-8')  # overrides the file's declaration
     parser.buffer_text = True
 
@@ -317,35 +316,31 @@ def _read_articles(path: str, *used: str) -> list[_Article]:
                  f"{''.join(text).strip()!r:.60})")
 
     def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal open_article, root
-        root = root or name
-        text.append(' ' if name == 'p' else '')
+        opened.append(name)
         names.update(dict.fromkeys(f'{name}.{key}' for key in attributes))
-        is_inside = open_article is not None
-        if name != 'article':
-            if is_inside == bool(used) and name != root:  # labels have no content
-                fail(f'expected an article {"without" if is_inside else "around"} elements (got '
-                     f'the element {name!r})')
-            return
-        number = attributes.get('id', '')
-        if is_inside:
+        text.append(' ' if name == 'p' else '')
+        if len(opened) > 2 and name == 'article':
             fail('expected the end of an article before the next article begins')
-        if not re.fullmatch('[0-9]{1,9}', number):
-            fail(f"expected an article with an 'id' of digits (got {number!r:.60})")
-        if int(number) in articles:
-            fail(f'article {int(number)} is repeated')
-        refuse_text()
-        open_article = int(number), attributes, parser.CurrentLineNumber
-        text.clear()
+        if len(opened) > 2 and used or len(opened) == 2 and name != 'article':
+            fail(f'expected an article {"without" if used else "around"} elements (got the element '
+                 f'{name!r})')
+        if len(opened) == 2:
+            refuse_text()
+            text.clear()
+            key = attributes.get('id', '')
+            if not re.fullmatch('[0-9]{1,9}', key):
+                fail(f"expected an article with an 'id' of digits (got {key!r:.60})")
+            if int(key) in articles:
+                fail(f'article {int(key)} is repeated')
+            articles[int(key)] = _Article(int(key), attributes, '', parser.CurrentLineNumber)
 
     def end(name: str) -> None:
-        nonlocal open_article
-        if name == root or name == 'article' and used:
+        opened.pop()
+        if not opened or len(opened) == 1 and used:
             refuse_text()
-        if name == 'article':
-            number, attributes, line = open_article
-            articles[number] = _Article(number, attributes, ''.join(text), line)
-            open_article = None
+        if len(opened) == 1:
+            number, article = articles.popitem()
+            articles[number] = article._replace(text=''.join(text))
             text.clear()
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
