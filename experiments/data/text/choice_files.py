@@ -23,21 +23,13 @@ _WIKI_HOP = dict.fromkeys(('id', 'query', 'answer', 'candidates', 'supports'), {
 
 
 class ChoiceQuestion(NamedTuple):
-    """A multiple-choice question and its choices.
+    """A multiple-choice question and its choices."""
 
-    Attributes:
-        id (str): An id that is unique within its part.
-        text (str): The question, or the beginning of a story.
-        choices (tuple): The answers, or the continuations of the story.
-        documents (tuple): The texts to read for the question; may be empty.
-        label (int): Index of the right choice.
-    """
-
-    id: str
-    text: str
-    choices: tuple[str, ...]
-    documents: tuple[str, ...]
-    label: int
+    id: str  # unique within its part
+    text: str  # the question, or the beginning of a story
+    choices: tuple[str, ...]  # the answers, or the continuations of the story
+    documents: tuple[str, ...]  # the texts to read for the question; may be empty
+    label: int  # index of the right choice
 
 
 class ChoiceSource(ABC):

@@ -32,22 +32,13 @@ _TRIVIA = {
 
 
 class Question(NamedTuple):
-    """A question to answer from texts, with these texts and the answers.
+    """A question to answer from texts, with these texts and the answers."""
 
-    Attributes:
-        id (str): An id that is unique within its part.
-        text (str): The question.
-        contexts (tuple): The texts that may contain the answer.
-        spans (tuple): The targets of training. Each is the index of a context, and the start and
-            end of an answer in it, in characters. Empty if no text contains an answer.
-        accepted (tuple): The accepted answers; empty if the question has no answer.
-    """
-
-    id: str
+    id: str  # unique within its part
     text: str
-    contexts: tuple[str, ...]
-    spans: tuple[tuple[int, int, int], ...]
-    accepted: tuple[str, ...]
+    contexts: tuple[str, ...]  # the texts that may contain the answer
+    spans: tuple[tuple[int, int, int], ...]  # answers: the context, begin and end in characters
+    accepted: tuple[str, ...]  # answers; empty if the question has none
 
 
 class QuestionData(NamedTuple):
@@ -133,25 +124,24 @@ class TriviaQa(QuestionSource):
         domain = value_of(file, 'Domain', str, path)
         if domain not in _TRIVIA:
             raise ValueError(f"{path}: expected Wikipedia or Web as 'Domain' (got {domain!r:.60})")
-        questions = []
+        questions: list[Question] = []
         rows = value_of(file, 'Data', list, path)
         for number, row in enumerate(tqdm(rows, desc=f'reading {Path(path).name}', disable=None)):
             where = f'{path}, Data[{number}]'
             if is_verified and not value_of(row, 'QuestionPartOfVerifiedEval', bool, where):
                 continue
             pages = list(self._pages(row, domain, is_verified, where))
-            answer = value_of(row, 'Answer', dict, where)
-            names, accepted = _names(answer, f'{where}.Answer')
-            groups = [pages] if domain == 'Wikipedia' else [[page] for page in pages]
-            for group in groups:
-                kept = [(name, text, spans) for name, text in group
-                        if (spans := list(_spans(text, names))) or not has_answers]
-                number_of_page = {name: place for place, (name, _, _) in enumerate(kept)}
-                key = value_of(row, 'QuestionId', str, where)
+            names, accepted = _names(value_of(row, 'Answer', dict, where), f'{where}.Answer')
+            text, key = (value_of(row, name, str, where) for name in ('Question', 'QuestionId'))
+            texts = [page for _, page in pages]
+            asked = [(key, texts)] if domain == 'Wikipedia' else [
+                (f'{key}--{name}', [page]) for name, page in pages]
+            for key, group in asked:
+                found = [(page, list(_spans(page, names))) for page in group]
+                kept = [(page, spans) for page, spans in found if spans or not has_answers]
                 questions.append(Question(
-                    key if domain == 'Wikipedia' else f'{key}--{group[0][0]}',
-                    value_of(row, 'Question', str, where), tuple(text for _, text, _ in kept),
-                    tuple((number_of_page[name], *span) for name, _, spans in kept
+                    key, text, tuple(page for page, _ in kept),
+                    tuple((place, *span) for place, (_, spans) in enumerate(kept)
                           for span in spans), accepted))
         tell_unused(path, number_of('question', len(questions)), file, _TRIVIA[domain])
         return questions
@@ -242,11 +232,11 @@ def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
     aliases = value_of(answer, 'Aliases', list, where)
     human = _list_in(answer, 'HumanAnswers', where)
     names = [value_of(answer, 'Value', str, where), *aliases, *human]
-    normalised = [*value_of(answer, 'NormalizedAliases', list, where),
-                  *(' '.join(trivia_words(text)) for text in human)]
+    normalised = value_of(answer, 'NormalizedAliases', list, where)
     if not all(isinstance(name, str) for name in (*names, *normalised)):
         raise ValueError(f"{where}: expected a list of strings as the names of the answer")
-    return [name for name in dict.fromkeys(names) if name.strip()], tuple(normalised)
+    accepted = (*normalised, *(' '.join(trivia_words(text)) for text in human))
+    return [name for name in dict.fromkeys(names) if name.strip()], accepted
 
 
 def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
