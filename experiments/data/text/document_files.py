@@ -132,32 +132,40 @@ class Hyperpartisan(DocumentSource):
 
 
 @dataclass(frozen=True)
-class Newsgroups(DocumentSource):
-    """20 Newsgroups: messages, labelled by the group that each was posted to.
+class TextFolders(DocumentSource):
+    """Texts in folders: each class has a folder, as in aclImdb and 20news-bydate::
 
-    The files are those of 20news-bydate::
+        train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
 
-        20news-bydate-train/sci.space/60822        20news-bydate-test/sci.space/61546
-
-    The files are in Latin-1. A tenth of the training messages, chosen by their text, is for
+    HTML line breaks become blanks. A tenth of the training texts, chosen by their text, is for
     development.
 
     Args:
-        path (str): The folder with the two folders.
+        path (str): The folder with the folders ``train`` and ``test``.
+        train (str): The name of the folder with training texts.
+        test (str): The name of the folder with test texts.
+        classes (list of str, optional): The folders of the classes in order. If omitted, all
+            folders, sorted by name.
+        encoding (str): The encoding of the files.
         strip_headers (bool): Whether to leave out everything before the first blank line, such as
-            sender and subject. The papers do not say whether they leave out headers; with headers
-            the task is easier. Messages without a body are skipped and counted.
+            sender and subject. The papers do not say whether they leave out the headers of 20
+            Newsgroups; with headers the task is easier. Messages without a body are skipped and
+            counted.
         seed (int): Seed of the division.
     """
 
     path: str
-    strip_headers: bool = True
+    train: str = 'train'
+    test: str = 'test'
+    classes: list[str] | None = None
+    encoding: str = 'utf-8'
+    strip_headers: bool = False
     seed: int = 0
 
     def read(self) -> Collection:
-        train, test = (Path(self.path) / f'20news-bydate-{part}' for part in ('train', 'test'))
-        classes, unknown = _folders(train), sorted(set(_folders(test)) - set(_folders(train)))
-        if unknown:
+        train, test = (Path(self.path) / name for name in (self.train, self.test))
+        classes = tuple(self.classes or _folders(train))
+        if unknown := () if self.classes else sorted(set(_folders(test)) - {*classes}):
             raise ValueError(f"{test / unknown[0]}: expected only classes of {train} (got a class "
                              f"that is missing there)")
         learn, test = (list(self._read_part(folder, classes)) for folder in (train, test))
@@ -167,7 +175,8 @@ class Newsgroups(DocumentSource):
         num_headers_only = 0
         for label, name in enumerate(classes):
             for file in document_paths(folder / name):
-                text = _checked_text(read_text(file, 'latin-1'), str(file))
+                text = read_text(file, self.encoding).replace('<br />', ' ')
+                text = _checked_text(text, str(file))
                 if self.strip_headers:
                     text = text.partition('\n\n')[2].strip()
                 if text:
@@ -175,38 +184,6 @@ class Newsgroups(DocumentSource):
                 num_headers_only += not text
         if num_headers_only:
             print(f'{folder}: skipped {num_headers_only} messages that have only headers')
-
-
-@dataclass(frozen=True)
-class Imdb(DocumentSource):
-    """IMDB film reviews, labelled by whether each is favourable.
-
-    The files are those of aclImdb::
-
-        train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
-
-    HTML line breaks become blanks. A tenth of the training reviews, chosen by their text, is for
-    development.
-
-    Args:
-        path (str): The folder with ``train`` and ``test``; ``train/unsup`` is not read.
-        seed (int): Seed of the division.
-    """
-
-    path: str
-    seed: int = 0
-
-    def read(self) -> Collection:
-        learn, test = (list(self._read_part(Path(self.path) / part)) for part in ('train', 'test'))
-        return Collection(('negative', 'positive'),
-                          {**divide(learn, self.seed, NINE_ONE), 'test': test})
-
-    @staticmethod
-    def _read_part(folder: Path) -> Iterator[Document]:
-        for label, name in enumerate(('neg', 'pos')):
-            for file in document_paths(folder / name, '.txt'):
-                text = read_text(file).replace('<br />', ' ')
-                yield Document(_checked_text(text, str(file)), label)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from experiments.data.text.document_files import (
     AmazonReviews,
     Document,
     Hyperpartisan,
-    Imdb,
-    Newsgroups,
+    TextFolders,
     divide,
     part_of,
 )
@@ -129,10 +128,10 @@ def test_no_declaration_of_entities_is_let_in(declaration, tmp_path):
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(ValueError, match='labels.xml cannot be read'):
         Hyperpartisan('articles.xml', str(tmp_path / 'labels.xml')).read()
-    with pytest.raises(ValueError, match="'path' must contain the folder 20news-bydate-train"):
-        Newsgroups(str(tmp_path)).read()
+    with pytest.raises(ValueError, match="'path' must contain the folder train"):
+        TextFolders(str(tmp_path)).read()
     with pytest.raises(ValueError, match=r'train/neg: expected a folder of documents'):
-        Imdb(str(tmp_path)).read()
+        TextFolders(str(tmp_path), classes=['neg', 'pos']).read()
     with pytest.raises(ValueError, match="'path' cannot be read: .*books.json"):
         AmazonReviews(str(tmp_path / 'books.json'), 5).read()
 
@@ -148,10 +147,15 @@ def write_newsgroups(folder, classes=('alt.atheism', 'sci.space'), num=30):
     return folder
 
 
+def newsgroups(folder, strip_headers=True):
+    return TextFolders(str(folder), '20news-bydate-train', '20news-bydate-test',
+                       encoding='latin-1', strip_headers=strip_headers)
+
+
 def test_newsgroups_with_and_without_headers(tmp_path):
     write_newsgroups(tmp_path)
     (tmp_path / '20news-bydate-train/.DS_Store').touch()
-    bare, full = Newsgroups(str(tmp_path)).read(), Newsgroups(str(tmp_path), False).read()
+    bare, full = newsgroups(tmp_path).read(), newsgroups(tmp_path, False).read()
     assert bare.classes == full.classes == ('alt.atheism', 'sci.space')
     assert sorted(bare.parts['test']) == sorted(
         Document(f'test {name} {number}\n\nbye', label)
@@ -167,7 +171,7 @@ def test_newsgroups_with_and_without_headers(tmp_path):
 def test_newsgroups_that_are_headers_only_are_counted(tmp_path, capsys):
     write_newsgroups(tmp_path)
     (tmp_path / '20news-bydate-test/sci.space/0').write_text('From: a\nSubject: b\n')
-    assert len(Newsgroups(str(tmp_path)).read().parts['test']) == 59
+    assert len(newsgroups(tmp_path).read().parts['test']) == 59
     assert '20news-bydate-test: skipped 1 messages' in capsys.readouterr().out
 
 
@@ -176,22 +180,22 @@ def test_newsgroups_that_are_refused(tmp_path):
     stray = tmp_path / '20news-bydate-train/stray'
     stray.touch()
     with pytest.raises(ValueError, match='stray: expected only folders, one for each class'):
-        Newsgroups(str(tmp_path)).read()
+        newsgroups(tmp_path).read()
     stray.unlink()
     (tmp_path / '20news-bydate-train/sci.space/3').write_text(' \n')
     with pytest.raises(ValueError, match='sci.space/3:.*empty document'):
-        Newsgroups(str(tmp_path)).read()
+        newsgroups(tmp_path).read()
     (tmp_path / '20news-bydate-test/zzz').mkdir()
     with pytest.raises(ValueError, match='zzz: expected only classes of .*train '):
-        Newsgroups(str(tmp_path)).read()
+        newsgroups(tmp_path).read()
 
 
 def test_imdb(tmp_path):
     write_imdb(tmp_path, num_train=50, num_test=4)
-    (tmp_path / 'train/unsup').mkdir()
+    (tmp_path / 'train/unsup').mkdir()  # which has no labels
     (tmp_path / 'test/pos/9_9.txt').write_text('Great!<br /><br />“Fine.”')
-    collection = Imdb(str(tmp_path)).read()
-    assert collection.classes == ('negative', 'positive')
+    collection = TextFolders(str(tmp_path), classes=['neg', 'pos']).read()
+    assert collection.classes == ('neg', 'pos')
     assert Document('Great!  “Fine.”', 1) in collection.parts['test']
     sizes = [len(collection.parts[part]) for part in PARTS]
     assert sizes[0] + sizes[1] == 100 and 3 <= sizes[1] <= 20 and sizes[2] == 9
