@@ -17,6 +17,7 @@ import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from inspect import cleandoc
 from itertools import islice
@@ -133,34 +134,36 @@ def _read_data_set(path: Path) -> Iterator[Document]:
             yield document
 
 
-def build_docs(out: Path) -> dict:
-    """Write the documentation of the installed Python as a corpus, complete or not at all.
-
-    A document is the docstrings of one module, or one licence. Code, tables and markup are removed.
-    Repeated sentences are removed as well, because licences and inherited docstrings repeat each
-    other.
-    """
+@contextmanager
+def new_data(out: Path) -> Iterator[Path]:
+    """Yield a folder to write, which becomes ``out`` if this context ends without an error; refuse
+    an ``out`` that contains files."""
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ValueError(f"'out' must be a new or empty folder (got {out}, which contains files); "
                          f"choose another folder")
     with new_folder(out) as folder:
-        return _write_docs(folder)
+        yield folder
 
 
-def _write_docs(folder: Path) -> dict:
+def build_docs(out: Path) -> dict:
+    """Write the documentation of the installed Python as a corpus, complete or not at all.
+
+    A document is the docstrings of one module, or one licence, without repeated sentences.
+    """
     parts = {'train': Counter(), 'val': Counter()}
     packages: Counter[str] = Counter()
-    with (folder / 'train.txt').open('w', encoding='utf-8') as train, \
-            (folder / 'val.txt').open('w', encoding='utf-8') as val:
-        for package, document in distinct(installed_documents()):
-            part, file = ('val', val) if is_held_out(document) else ('train', train)
-            words = sum(len(sentence.split()) for sentence in document)
-            parts[part].update(documents=1, sentences=len(document), words=words)
-            packages[package] += words
-            file.write('\n'.join(document) + '\n\n')
-    counts = {**parts, 'python': sys.version.split()[0],
-              'words_of_package': dict(packages.most_common())}
-    (folder / 'sources.json').write_text(json.dumps(counts, indent=2) + '\n')
+    with new_data(out) as folder:
+        with (folder / 'train.txt').open('w', encoding='utf-8') as train, \
+                (folder / 'val.txt').open('w', encoding='utf-8') as val:
+            for package, document in distinct(installed_documents()):
+                part, file = ('val', val) if is_held_out(document) else ('train', train)
+                words = sum(len(sentence.split()) for sentence in document)
+                parts[part].update(documents=1, sentences=len(document), words=words)
+                packages[package] += words
+                file.write('\n'.join(document) + '\n\n')
+        counts = {**parts, 'python': sys.version.split()[0],
+                  'words_of_package': dict(packages.most_common())}
+        (folder / 'sources.json').write_text(json.dumps(counts, indent=2) + '\n')
     return counts
 
 

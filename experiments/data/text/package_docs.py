@@ -31,6 +31,7 @@ from experiments.data.what_was_read import readable
 from experiments.runs.command_line import run_function
 from graphattn.utils.files import new_folder
 from graphattn.utils.reading import read_json
+from graphattn.utils.schema import check_schema
 
 MASK = 'package'
 SHORT = 5  # number of letters; shorter names, such as pip, occur within other words
@@ -59,9 +60,6 @@ class PackageDocs(DocumentSource):
             classes, so that every machine can have the same number. If omitted, all packages are
             classes.
         seed (int): Seed of the division.
-
-    Raises:
-        ValueError: A value is too small, or there are too few packages.
     """
 
     path: str = 'data/cache/package_docs'
@@ -101,22 +99,16 @@ class PackageDocs(DocumentSource):
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    for number, row in json_rows(path, used := ('package', 'text')):
-        for name in used:
-            if not isinstance(row.get(name), str):
-                raise ValueError(f"{path}, line {number}: expected a text as {name!r} (got "
-                                 f"{row.get(name)!r:.60})")
+    used = {'package': str, 'text': str, str: object}
+    for number, row in json_rows(path, used):
+        check_schema(row, used, f'{path}, line {number}')
         yield row
 
 
 def _names(path: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
     with readable(f"'path' cannot be read: {path}"):
         names = read_json(path)
-    for package in packages:
-        known = names.get(package)
-        if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
-            raise ValueError(f"{path}: expected a list of names for {package!r} (got "
-                             f"{known!r:.60})")
+    check_schema(names, {**{package: [str] for package in packages}, str: object}, str(path))
     return names
 
 
