@@ -23,6 +23,7 @@ import numpy as np
 from experiments.data.text.tables import json_rows
 from experiments.data.what_was_read import listed, number_of, readable, tell, unread
 from graphattn.utils.reading import read_json, read_text
+from graphattn.utils.schema import check_schema
 
 PARTS = ('train', 'dev', 'test')
 EIGHT_ONE_ONE = (0.8, 0.1, 0.1)
@@ -37,7 +38,6 @@ class Document(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The text, as a tuple of one text, so that documents and pairs are read alike."""
         return (self.text,)
 
 
@@ -50,7 +50,6 @@ class Pair(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The two texts, as a tuple, so that documents and pairs are read alike."""
         return (self.first, self.second)
 
 
@@ -63,14 +62,9 @@ class Collection(NamedTuple):
 
 
 class DocumentSource(ABC):
-    """Base class of sources. A source reads the documents of a classification task.
+    """Base class of sources. A source reads the documents of a classification task."""
 
-    Attributes:
-        columns (list of str, optional): The text columns of a table of unlabelled documents, see
-            :func:`experiments.data.text.text_table.read_texts`.
-    """
-
-    columns: list[str] | None = None
+    columns: list[str] | None = None  # the text columns of a table of unlabelled documents
 
     @abstractmethod
     def read(self) -> Collection:
@@ -244,11 +238,8 @@ class AmazonReviews(DocumentSource):
 
 
 def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE) -> str:
-    """Return the part that a document belongs to: ``'train'``, ``'dev'`` or ``'test'``.
-
-    The part depends only on the text, without its case and blanks, and on the seed, so that equal
-    texts belong to the same part. The sizes of the parts differ from ``shares`` by chance.
-    """
+    """Return the part that a document belongs to, which depends only on its text, without case and
+    blanks, and on the seed, so that equal texts belong to the same part."""
     key = f'{seed} {" ".join(text.lower().split())}'.encode()
     number = int.from_bytes(blake2b(key, digest_size=8).digest()) / 2**64
     return PARTS[min(int(np.searchsorted(np.cumsum(shares), number, side='right')),
@@ -257,8 +248,7 @@ def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE)
 
 def divide(documents: Iterable[Document], seed: int,
            shares: tuple[float, ...] = EIGHT_ONE_ONE) -> dict[str, list[Document]]:
-    """Divide documents into parts as :func:`part_of` does, and return the documents of each part by
-    its name. Documents keep their order."""
+    """Return the documents of each part, as :func:`part_of` divides them, in their order."""
     parts: dict[str, list[Document]] = {part: [] for part in PARTS[:len(shares)]}
     for document in documents:
         parts[part_of(document.text, seed, shares)].append(document)
@@ -349,14 +339,11 @@ def _truth(article: _Article, path: str) -> int:
 
 
 def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
-    """Read a file that assigns ids to parts, and return the ids of each part. Warn about ids that
-    are in two parts."""
+    """Read the ids of each part, and warn about ids that are in two parts."""
     with readable(f"'splits' cannot be read: {path}"):
         split = read_json(path)
-    if sorted(split) != sorted(PARTS) or not all(isinstance(ids, list) for ids in split.values()):
-        raise ValueError(f"{path}: expected lists of ids with the names {', '.join(PARTS)} (got "
-                         f"{', '.join(split) or 'nothing'})")
-    split = {part: [_article_id(number, path) for number in split[part]] for part in PARTS}
+    check_schema(split, dict.fromkeys(PARTS, [(range(10**9), re.compile('[0-9]{1,9}'))]), str(path))
+    split = {part: list(map(int, split[part])) for part in PARTS}
     ids = {part: set(numbers) for part, numbers in split.items()}
     unknown = sorted(set().union(*ids.values()).difference(known))
     if unknown:
@@ -371,15 +358,7 @@ def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
     return split
 
 
-def _article_id(number: object, path: Path) -> int:
-    if not re.fullmatch('[0-9]{1,9}', str(number)):
-        raise ValueError(f'{path}: expected ids of digits (got {number!r:.60})')
-    return int(number)
-
-
 def _folders(path: Path) -> tuple[str, ...]:
-    """Return the names of the folders in a folder. Raise an error if it also contains files that
-    are not hidden."""
     entries = sorted(path.iterdir()) if path.is_dir() else []
     entries = [entry for entry in entries if not entry.name.startswith('.')]
     if not entries:
@@ -392,8 +371,7 @@ def _folders(path: Path) -> tuple[str, ...]:
 
 
 def document_paths(folder: Path, *suffixes: str) -> list[Path]:
-    """Return the paths of the documents in a folder, which have one of the ``suffixes``. Print
-    which files are left out, if any."""
+    """Return the documents in a folder with one of the ``suffixes``, and print what is left out."""
     files, left_out = listed(folder, suffixes)
     if not files:
         raise ValueError(f"{folder}: expected a folder of documents (got no files named "

@@ -75,9 +75,9 @@ def test_a_leaking_split_is_said_to_leak(tmp_path):
 
 @pytest.mark.parametrize('split, match', [
     ({'train': [1], 'dev': [2], 'test': [99]}, 'splits.json:.*article.*got 99, which is missing'),
-    ({'train': [1], 'test': [2]}, r'expected lists.*ids.*train, dev, test \(got train, te'),
-    ({'train': [1], 'dev': 2, 'test': []}, 'expected lists of ids'),
-    ({'train': [1.5], 'dev': [], 'test': []}, r'expected ids of digits \(got 1.5\)'),
+    ({'train': [1], 'test': [2]}, "splits.json: field 'dev' is missing"),
+    ({'train': [1], 'dev': 2, 'test': []}, "'dev' must be a list .got 2"),
+    ({'train': [1.5], 'dev': [], 'test': []}, r"'train\[0\]' must be .* \(got 1.5\)"),
     ([1], r'expected a JSON object \(got list\)'),
 ])
 def test_a_split_file_that_does_not_fit(split, match, tmp_path):
