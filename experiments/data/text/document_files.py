@@ -13,14 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from heapq import nsmallest
 from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
 
 import numpy as np
 
-from experiments.data.text.tables import json_rows
 from experiments.data.what_was_read import listed, number_of, readable, tell, unread
 from graphattn.utils.reading import read_json, read_text
 from graphattn.utils.schema import check_schema
@@ -178,63 +176,6 @@ class TextFolders(DocumentSource):
                 num_headers_only += not text
         if num_headers_only:
             print(f'{folder}: skipped {num_headers_only} messages that have only headers')
-
-
-@dataclass(frozen=True)
-class AmazonReviews(DocumentSource):
-    """Amazon reviews, labelled by the number of stars that each gives.
-
-    The file has a JSON object per line::
-
-        {"reviewText": "I bought this lamp ...", "overall": 4.0, ...}
-
-    The reviews are those of He and McAuley (2016). Diffuser uses two sets: A-512 is Electronics
-    with ``longer_than=512``, and A-2048 is Books with ``longer_than=2048, num_sampled=10_000``.
-    Reviews are divided 8/1/1 by their text. Thus a review that is filed under two products stays in
-    one part.
-
-    Args:
-        path (str): A ``.json`` or ``.json.gz`` file.
-        longer_than (int): Reviews with at most this number of words are dropped.
-        num_sampled (int, optional): Number of reviews to sample. If omitted, all reviews are kept.
-        seed (int): Seed of the sample and of the split.
-    """
-
-    path: str
-    longer_than: int
-    num_sampled: int | None = None
-    seed: int = 0
-
-    def __post_init__(self):
-        for name, value in (('longer_than', self.longer_than), ('num_sampled', self.num_sampled)):
-            if value is not None and value < 1:
-                raise ValueError(f"'{name}' must be at least 1 (got {value})")
-
-    def read(self) -> Collection:
-        reviews: Iterable[Document] = self._long_reviews()
-        if self.num_sampled is not None:
-            rng = np.random.default_rng(self.seed)
-            # Keep the reviews with the smallest random keys, in one pass over the file.
-            numbered = ((rng.random(), place, review) for place, review in enumerate(reviews))
-            chosen = sorted(nsmallest(self.num_sampled, numbered), key=lambda entry: entry[1])
-            if len(chosen) < self.num_sampled:
-                raise ValueError(f"'num_sampled' must be at most {len(chosen)}, the number of "
-                                 f"reviews with more than {self.longer_than} words in {self.path} "
-                                 f"(got {self.num_sampled}); lower 'num_sampled' or 'longer_than'")
-            reviews = (review for _, _, review in chosen)
-        return Collection(('1', '2', '3', '4', '5'), divide(reviews, self.seed))
-
-    def _long_reviews(self) -> Iterator[Document]:
-        for number, row in json_rows(Path(self.path), ('reviewText', 'overall')):
-            where = f'{self.path}, line {number}'
-            text, stars = row.get('reviewText'), row.get('overall')
-            if not isinstance(text, str):
-                raise ValueError(f"{where}: expected a text as 'reviewText' (got {text!r:.60})")
-            if isinstance(stars, bool) or stars not in (1, 2, 3, 4, 5):
-                raise ValueError(f"{where}: expected a number of stars from 1 to 5 as 'overall' "
-                                 f"(got {stars!r:.60})")
-            if len(text.split()) > self.longer_than:
-                yield Document(text.strip(), int(stars) - 1)
 
 
 def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.data.labels import class_names, class_numbers, given_parts, stratified
+from experiments.data.sequences import check_at_least
 from experiments.data.text.document_files import (
     PARTS,
     Collection,
@@ -32,7 +34,7 @@ class TextTable(DocumentSource):
     A table is a ``.csv`` or ``.tsv`` file with a header, a ``.json``, ``.jsonl`` or ``.ndjson``
     file with an object on each line (any of them may end in ``.gz``), a ``.parquet`` file, a folder
     that ``save_to_disk`` of ``datasets`` wrote, or a name on Hugging Face's hub, such as ``imdb``
-    or ``nyu-mll/glue:sst2``. Labels are strings or integers.
+    or ``nyu-mll/glue:sst2``. Labels are strings or whole numbers.
 
     Args:
         path (str): The training table. Its splits, or the tables train, val and test of a folder,
@@ -46,7 +48,9 @@ class TextTable(DocumentSource):
         label (str): The column of the label.
         classes (list of str, optional): The names of the classes in order. If omitted, the labels
             in the training file.
-        seed (int): Seed of the division into parts.
+        longer_than (int): Rows with at most this number of words are left out.
+        num_sampled (int, optional): Number of rows to draw from ``path``. If omitted, all rows.
+        seed (int): Seed of the draw and of the division into parts.
     """
 
     path: str
@@ -55,9 +59,13 @@ class TextTable(DocumentSource):
     columns: list[str] | None = None
     label: str = 'label'
     classes: list[str] | None = None
+    longer_than: int = 0
+    num_sampled: int | None = None
     seed: int = 0
 
     def __post_init__(self):
+        check_at_least(0, longer_than=self.longer_than)
+        check_at_least(1, num_sampled=1 if self.num_sampled is None else self.num_sampled)
         if self.columns is not None and len(self.columns) not in (1, 2):
             raise ValueError(f"'columns' must contain one column for single texts, or two for "
                              f"pairs (got {', '.join(self.columns) or 'none'})")
@@ -67,8 +75,10 @@ class TextTable(DocumentSource):
             part: tables_of(path)['train']
             for part, path in given_parts(self.path, self.val, self.test).items()
             if part != 'train'}
-        rows = {part: list(_texts(table, self.columns, self.label))
+        rows = {part: list(_texts(table, self.columns, self.label, self.longer_than))
                 for part, table in tables.items()}
+        if self.num_sampled is not None:
+            rows['train'] = self._sampled(rows['train'])
         classes = class_names((row.label for row in rows['train']), self.classes, self.path)
         documents = {part: _documents(some, classes) for part, some in rows.items()}
         learn = documents['train']
@@ -80,6 +90,14 @@ class TextTable(DocumentSource):
         documents |= {part: [learn[number] for number in numbers]
                       for part, numbers in division.items()}
         return Collection(classes, {part: documents[part] for part in PARTS})
+
+    def _sampled(self, rows: list[Row]) -> list[Row]:
+        if len(rows) < self.num_sampled:
+            raise ValueError(f"'num_sampled' must be at most {len(rows)}, the number of rows with "
+                             f"more than {self.longer_than} words in {self.path} (got "
+                             f"{self.num_sampled}); lower 'num_sampled' or 'longer_than'")
+        rng = np.random.default_rng(self.seed)
+        return [rows[i] for i in sorted(rng.choice(len(rows), self.num_sampled, replace=False))]
 
 
 class Row(NamedTuple):
@@ -106,7 +124,8 @@ def read_texts(path: Path, columns: Sequence[str] | None = None,
     return _texts(tables['train'], columns, label)
 
 
-def _texts(table: Table, columns: Sequence[str] | None, label: str | None) -> Iterator[Row]:
+def _texts(table: Table, columns: Sequence[str] | None, label: str | None,
+           longer_than: int = 0) -> Iterator[Row]:
     where = ''
     for number, row in table.rows:
         where = f'{table.where} {number}'
@@ -119,8 +138,12 @@ def _texts(table: Table, columns: Sequence[str] | None, label: str | None) -> It
                 raise ValueError(f"{where}: expected the column {name!r:.60} (got "
                                  f"{', '.join(row):.200}); for other names, pass 'columns' and "
                                  f"'label', and name the columns of a CSV file in its first line")
-        texts = tuple(_text(row[name], name, where) for name in columns)
-        yield Row(number, where, texts, None if label is None else _label(row[label], label, where))
+        named = None if label is None else _label(row[label], label, where)
+        texts = [row[name] for name in columns]
+        if longer_than and all(isinstance(text, str) for text in texts) and sum(
+                len(text.split()) for text in texts) <= longer_than:
+            continue
+        yield Row(number, where, tuple(map(_text, texts, columns, repeat(where))), named)
     if not where:
         raise ValueError(f"{table.where} 1: expected at least one text (got none)")
 
@@ -137,6 +160,8 @@ def _text(value: Any, column: str, where: str) -> str:
 
 
 def _label(value: Any, column: str, where: str) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if not isinstance(value, str | int) or not str(value).strip():
         raise ValueError(f'{where}: expected a string or an integer in {column!r:.60} (got '
                          f'{value!r:.60})')

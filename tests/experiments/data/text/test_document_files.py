@@ -1,6 +1,5 @@
 """Readers of labelled documents: what they read, how they divide it, and what they refuse."""
 
-import gzip
 import json
 from collections import Counter
 
@@ -9,13 +8,13 @@ import pytest
 
 from experiments.data.text.document_files import (
     PARTS,
-    AmazonReviews,
     Document,
     Hyperpartisan,
     TextFolders,
     divide,
     part_of,
 )
+from experiments.data.text.text_table import TextTable
 from tests.experiments.document_folders import write_imdb
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -132,8 +131,6 @@ def test_missing_files_are_named(tmp_path):
         TextFolders(str(tmp_path)).read()
     with pytest.raises(ValueError, match=r'train/neg: expected a folder of documents'):
         TextFolders(str(tmp_path), classes=['neg', 'pos']).read()
-    with pytest.raises(ValueError, match="'path' cannot be read: .*books.json"):
-        AmazonReviews(str(tmp_path / 'books.json'), 5).read()
 
 
 def write_newsgroups(folder, classes=('alt.atheism', 'sci.space'), num=30):
@@ -207,32 +204,35 @@ def write_reviews(path, lengths):
     lines = [json.dumps({'reviewText': f'r{number} ' + 'word ' * (length - 1),
                          'overall': float(number % 5 + 1), 'asin': 'x'})
              for number, length in enumerate(lengths)]
-    with (gzip.open if path.suffix == '.gz' else open)(path, 'wt') as file:
-        file.write('\n'.join(lines) + '\n')
+    path.write_text('\n'.join(lines) + '\n')
     return str(path)
 
 
+def reviews(path, *sampled):
+    return TextTable(*[path] * 3, ['reviewText'], 'overall', [*'12345'], 5, *sampled)
+
+
 def test_a_sample_of_reviews_is_uniform_and_repeats(tmp_path):
-    path = write_reviews(tmp_path / 'books.json', [6] * 60)
-    drawn = [everything(AmazonReviews(path, 5, 20, seed).read()) for seed in range(60)]
-    assert drawn[3] == everything(AmazonReviews(path, 5, 20, 3).read())
+    path = write_reviews(tmp_path / 'books.json', [6] * 60 + [5] * 10)
+    drawn = [Counter(reviews(path, 20, seed).read().parts['train']) for seed in range(60)]
+    assert drawn[3] == Counter(reviews(path, 20, 3).read().parts['train'])
     assert all(sample.total() == 20 for sample in drawn)
     count = np.array(list(sum(drawn, Counter()).values()))
     # Each of 60 is drawn 20 times on average, with a standard deviation of 3.7.
     assert len(count) == 60 and 6 <= count.min() and count.max() <= 34
-    with pytest.raises(ValueError, match="'num_sampled' must be at most 60, the number of reviews"):
-        AmazonReviews(path, 5, 61).read()
+    with pytest.raises(ValueError, match="'num_sampled' must be at most 60, the number of rows"):
+        reviews(path, 61).read()
 
 
 @pytest.mark.parametrize('line, match', [
     ('{"overall": 1.0', 'line 2: not JSON'), ("{'overall': 1.0}", 'line 2: not JSON'),
     ('3', r'line 2: expected a JSON object \(got int\)'),
     ('[' * 100_000, 'line 2: not JSON'),
-    ('{"overall": 1.0}', r"line 2: expected a text as 'reviewText' \(got None\)"),
-    ('{"reviewText": "a", "overall": 6}', r"line 2: expected .* 1 to 5 as 'overall' \(got 6"),
+    ('{"overall": 1.0}', r"line 2: expected the column 'reviewText' \(got overall\)"),
+    ('{"reviewText": "a b c d e f", "overall": 6}', r"line 2: expected .* \(got '6'\)"),
+    ('{"reviewText": null, "overall": 1}', r"line 2: expected a text in 'reviewText' \(got None"),
     ('{"reviewText": "a", "overall": 4.5}', r'\(got 4.5\)'),
-    ('{"reviewText": "a", "overall": true}', r'\(got True\)'),
-    ('{"reviewText": "a", "overall": "5"}', r"\(got '5'\)"),
+    ('{"reviewText": "a b c d e f", "overall": true}', r"\(got 'True'\)"),
     ('{"reviewText": "a", "overall": [5]}', r"\(got \[5\]\)"),
     (b'{"reviewText": "\xe9", "overall": 4}', 'line 2: not UTF-8'),
 ])
@@ -241,7 +241,7 @@ def test_malformed_lines_of_reviews(line, match, tmp_path):
     with open(path, 'ab') as file:
         file.write((line if isinstance(line, bytes) else line.encode()) + b'\n')
     with pytest.raises(ValueError, match=f'books.json, {match}' if 'line' in match else match):
-        AmazonReviews(path, 5).read()
+        reviews(path).read()
 
 
 @pytest.mark.slow
@@ -255,7 +255,8 @@ def test_shares_of_the_parts():
     assert list(divide([Document('a', 0)], 0)) == list(PARTS)
 
 
-@pytest.mark.parametrize('make', [lambda: AmazonReviews('x', 0), lambda: AmazonReviews('x', 5, 0)])
-def test_numbers_must_be_positive(make):
-    with pytest.raises(ValueError, match='must be at least 1'):
-        make()
+def test_numbers_must_be_positive():
+    with pytest.raises(ValueError, match="'longer_than' must be at least 0 .got -1"):
+        TextTable('x', longer_than=-1)
+    with pytest.raises(ValueError, match="'num_sampled' must be at least 1 .got 0"):
+        TextTable('x', num_sampled=0)
