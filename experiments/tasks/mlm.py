@@ -62,7 +62,7 @@ class MaskedLanguage(L.LightningDataModule):
     One document in twenty is for development. The same documents are for testing, with other masks.
 
     Args:
-        corpus (str): A text file, a folder, or a saved data set, see
+        corpus (str): A text file, a folder, or a data set of Hugging Face, see
             :func:`experiments.data.text.corpus.read_documents`. With ``'docs'``, the corpus is the
             documentation of the installed Python, which is collected first.
         tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging

@@ -11,7 +11,7 @@ from experiments.tasks.own_data import fit_model
 
 
 class Text(Documents):
-    """The texts of a CSV or JSON lines file. Each text, or pair of texts, has a class::
+    """The texts of a table. Each text, or pair of texts, has a class::
 
         text,label                       text_a,text_b,label
         "It rains, and rains.",weather   It rains.,The street is wet.,entailed

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -26,7 +26,7 @@ from experiments.data.text.document_files import (
     DocumentSource,
     divide,
 )
-from experiments.data.text.tables import json_rows
+from experiments.data.text.text_table import read_texts
 from experiments.data.what_was_read import readable
 from experiments.runs.command_line import run_function
 from graphattn.utils.files import new_folder
@@ -78,9 +78,9 @@ class PackageDocs(DocumentSource):
         folder = Path(self.path)
         if not folder.exists():
             build_package_docs(folder, distinct(installed_documents()))
-        rows = [row for row in _rows(folder / 'documents.json')
-                if len(row['text'].split()) >= self.min_words]
-        count = Counter(row['package'] for row in rows)
+        rows = [row for row in read_texts(folder / 'documents.json', ['text'], 'package')
+                if len(row.texts[0].split()) >= self.min_words]
+        count = Counter(row.label for row in rows)
         packages = sorted((package for package in count if count[package] >= self.min_documents),
                           key=lambda package: (-count[package], package))
         if len(packages) < (self.num_classes or 2):
@@ -94,15 +94,8 @@ class PackageDocs(DocumentSource):
         names = _names(folder / 'names.json', classes)
         pattern = names_pattern(name for package in classes for name in names[package])
         return Collection(classes, divide(
-            (Document(pattern.sub(MASK, row['text']), label[row['package']])
-             for row in rows if row['package'] in label), self.seed))
-
-
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    used = {'package': str, 'text': str, str: object}
-    for number, row in json_rows(path, used):
-        check_schema(row, used, f'{path}, line {number}')
-        yield row
+            (Document(pattern.sub(MASK, row.texts[0]), label[row.label])
+             for row in rows if row.label in label), self.seed))
 
 
 def _names(path: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:

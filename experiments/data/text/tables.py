@@ -61,24 +61,27 @@ class Split(NamedTuple):
 
 def tables_of(path: Path) -> dict[str, Table]:
     """Return the tables at a path by part: a file or a data set without splits is ``train``."""
-    if path.is_dir() and not is_data_set(path):
-        named = {PART_OF.get(file.name.partition('.')[0]): file
-                 for file in listed(path).files if _kind(file)}
-        tables = {part: _file(file) for part, file in named.items() if part}
-    elif is_data_set(path):
+    if is_data_set(path):
         splits = splits_of(path)
-        read = {name: split for name, split in splits.items()
-                if name in PART_OF and not (name == 'test' and _lacks_labels(split))}
-        tables = {PART_OF[name]: _data_set(f'{path}, {name}', split)
-                  for name, split in read.items()}
-        if others := unread(splits, read, 'splits'):
-            tell(path, number_of('split', len(tables)), others)
-    else:
-        tables = {'train': _file(path)}
-    if 'train' not in tables:
+        known = [name for name, split in splits.items() if name != 'test' or _has_labels(split)]
+        parts = _parts(path, known, splits, 'splits')
+        return {part: _data_set(f'{path}, {name}', splits[name]) for part, name in parts.items()}
+    if path.is_dir():
+        files = {str(file.relative_to(path)): file for file in listed(path).files}
+        parts = _parts(path, filter(_kind, files), files, 'files')
+        return {part: _file(files[name]) for part, name in parts.items()}
+    return {'train': _file(path)}
+
+
+def _parts(path: Path, known: Iterable[str], names: Iterable[str], what: str) -> dict[str, str]:
+    """Return the name of the file or split of each part, and print which ones are not read."""
+    parts = {PART_OF[part]: name for name in known if (part := name.partition('.')[0]) in PART_OF}
+    if 'train' not in parts:
         raise ValueError(f"{path}: expected a table or split 'train' (got "
-                         f"{', '.join(tables) or 'none'})")
-    return tables
+                         f"{', '.join(names) or 'none'})")
+    if others := unread(names, parts.values(), what):
+        tell(path, number_of('table', len(parts)), others)
+    return parts
 
 
 def is_data_set(path: Path) -> bool:
@@ -125,7 +128,7 @@ def _parquet_rows(file: ParquetFile, path: Path) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def json_rows(path: Path, used: Collection[str]) -> Iterator[tuple[int, dict]]:
+def _json_rows(path: Path, used: Collection[str]) -> Iterator[tuple[int, dict]]:
     """Yield the number and the object of each line of a ``.json`` or ``.json.gz`` file that is not
     blank."""
     rows = blank = 0
@@ -150,18 +153,18 @@ def json_rows(path: Path, used: Collection[str]) -> Iterator[tuple[int, dict]]:
 
 def _file(path: Path) -> Table:
     used: set[str] = set()
-    kind = _kind(path)
+    kind = _kind(path.name)
     if kind is None:
         raise ValueError(f"'path' must be a table with a suffix {', '.join((*SEPARATORS, *JSON))}, "
                          f"optionally followed by .gz, or .parquet, a folder of tables, or a data "
                          f"set (got {path})")
-    return Table(f'{path}, line', used, json_rows(path, used) if kind in JSON
+    return Table(f'{path}, line', used, _json_rows(path, used) if kind in JSON
                  else _csv_rows(path, SEPARATORS[kind], used))
 
 
-def _kind(path: Path) -> str | None:
+def _kind(name: str) -> str | None:
     return next((kind for kind in (*SEPARATORS, *JSON)
-                 if path.name.removesuffix('.gz').endswith(kind)), None)
+                 if name.removesuffix('.gz').endswith(kind)), None)
 
 
 def _csv_rows(path: Path, separator: str, used: set[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -174,10 +177,10 @@ def _data_set(where: str, split: Split) -> Table:
     return Table(f'{where}, row', used, _numbered(split, where, used))
 
 
-def _lacks_labels(split: Split) -> bool:
-    # data sets of the hub have -1 where a label is secret
+def _has_labels(split: Split) -> bool:
     first = next(iter(split.rows), {})
-    return any(first.get(column) == -1 for column in _class_names(split))
+    # data sets of the hub have -1 where a label is secret
+    return all(first.get(column) != -1 for column in _class_names(split))
 
 
 def _class_names(split: Split) -> dict[str, list[str]]:

@@ -78,11 +78,15 @@ def test_splits_are_parts(tmp_path, capsys):
     assert "left out: splits 'test', 'unsupervised': 2" in capsys.readouterr().out
 
 
-def test_tables_in_a_folder_are_parts(tmp_path):
+def test_tables_in_a_folder_are_parts(tmp_path, capsys):
     for number, name in enumerate(('train', 'val', 'test')):
         as_csv(reviews(20 * number), tmp_path / f'{name}.csv')
     parts = TextTable(str(tmp_path)).read().parts
     assert [part[0].text for part in parts.values()] == ['review 0', 'review 20', 'review 40']
+    as_csv(reviews(), tmp_path / 'dev.csv')
+    (tmp_path / 'README').touch()
+    TextTable(str(tmp_path)).read()
+    assert "left out: files 'README', 'dev.csv': 2" in capsys.readouterr().out
     with pytest.raises(ValueError, match='expected one table .got'):
         read_texts(tmp_path)
     (tmp_path / 'train.csv').unlink()
