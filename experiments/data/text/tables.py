@@ -18,14 +18,7 @@ from experiments.data.what_was_read import (
     tell,
     unread,
 )
-from graphattn.utils.reading import (
-    EXPANSION,
-    LINES,
-    LINES_PER_BYTE,
-    MAX_LINE_LENGTH,
-    json_object,
-    read_lines,
-)
+from graphattn.utils.reading import MAX_LINE_LENGTH, json_object, read_lines
 
 if TYPE_CHECKING:
     from datasets import Features
@@ -33,6 +26,8 @@ if TYPE_CHECKING:
 
 SEPARATORS = {'.csv': ',', '.tsv': '\t'}
 JSON = ('.json', '.jsonl', '.ndjson')
+# Bounds of a Parquet file, as of packed text: bytes and rows that are read for its size.
+EXPANSION, ROWS, ROWS_PER_BYTE = 100, 2**18, 4
 ROWS_AT_ONCE = 16  # few, because a small file can have one long text in each row
 TOO_LARGE = f'the file unpacks to more than {EXPANSION} times its size, or to too many rows'
 HUB_NAME = re.compile(r'[\w-]+(/[\w-]+)?(:[\w.-]+)?')  # such as imdb or nyu-mll/glue:sst2
@@ -118,7 +113,7 @@ def _parquet_rows(file: ParquetFile, path: Path) -> Iterator[dict[str, Any]]:
     size = path.stat().st_size
     room = EXPANSION * size + MAX_LINE_LENGTH
     groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-    if file.metadata.num_rows > LINES_PER_BYTE * size + LINES or any(
+    if file.metadata.num_rows > ROWS_PER_BYTE * size + ROWS or any(
             group.total_byte_size > room for group in groups):
         raise ValueError(TOO_LARGE)
     for batch in file.iter_batches(ROWS_AT_ONCE):
