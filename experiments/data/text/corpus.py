@@ -116,7 +116,7 @@ def _read_text_file(path: Path) -> Iterator[Document]:
 
 
 def _read_data_set(path: Path) -> Iterator[Document]:
-    splits = splits_of(path)
+    splits = splits_of(path, 'corpus')
     if 'train' not in splits:
         raise ValueError(f"'corpus' must have a split 'train' (got {path}, with the splits "
                          f"{', '.join(splits)})")

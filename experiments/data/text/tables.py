@@ -21,7 +21,7 @@ from experiments.data.what_was_read import (
 from graphattn.utils.reading import MAX_LINE_LENGTH, json_object, read_lines
 
 if TYPE_CHECKING:
-    from datasets import Features
+    from datasets import DatasetDict, Features
     from pyarrow.parquet import ParquetFile
 
 SEPARATORS = {'.csv': ',', '.tsv': '\t'}
@@ -89,10 +89,11 @@ def is_data_set(path: Path) -> bool:
     return bool(HUB_NAME.fullmatch(str(path)))
 
 
-def splits_of(path: Path) -> dict[str, Split]:
+def splits_of(path: Path, argument: str = 'path') -> dict[str, Split]:
     """Return the splits of a data set by name; without splits, all rows are ``train``."""
     import datasets
 
+    from_hub = path.suffix != '.parquet' and not path.exists()
     try:
         if path.suffix == '.parquet':
             from pyarrow.parquet import ParquetFile
@@ -100,13 +101,22 @@ def splits_of(path: Path) -> dict[str, Split]:
             file = ParquetFile(path)  # datasets would write into the user's cache
             return {'train': Split(datasets.Features.from_arrow_schema(file.schema_arrow),
                                    _parquet_rows(file, path))}
-        name, _, config = str(path).partition(':')
-        found = (datasets.load_from_disk(str(path)) if path.exists()
-                 else datasets.load_dataset(name, config or None))
+        found = _from_hub(str(path)) if from_hub else datasets.load_from_disk(str(path))
     except Exception as error:  # Arrow, JSON and the hub raise many types of errors
-        raise ValueError(f'{path} cannot be read as a data set ({_reason(error)})') from error
+        raise ValueError(f"'{argument}' cannot be read: {path} ({_reason(error)})" + from_hub * (
+            "; it is no file, and was looked up on Hugging Face's hub")) from error
     splits = found if isinstance(found, dict) else {'train': found}
     return {name: Split(split.features, split) for name, split in splits.items()}
+
+
+def _from_hub(name: str) -> DatasetDict:
+    import datasets
+    from huggingface_hub import HfApi
+
+    name, _, config = name.partition(':')
+    if not datasets.config.HF_HUB_OFFLINE:
+        HfApi().dataset_info(name)  # load_dataset would try five times
+    return datasets.load_dataset(name, config or None)
 
 
 def _parquet_rows(file: ParquetFile, path: Path) -> Iterator[dict[str, Any]]:

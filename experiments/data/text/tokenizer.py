@@ -130,8 +130,11 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         elif path.is_file() or path.suffix == '.json':
             tokenizer = Tokenizer.from_str(read_text(path))
         else:
+            from huggingface_hub import HfApi, constants
             from transformers import AutoTokenizer
 
+            if not path.exists() and not constants.HF_HUB_OFFLINE:
+                HfApi().model_info(str(path))  # AutoTokenizer would try ten times
             tokenizer = AutoTokenizer.from_pretrained(str(path)).backend_tokenizer
         ids = set(tokenizer.get_vocab().values())
         if ids != set(range(tokenizer.get_vocab_size())):
