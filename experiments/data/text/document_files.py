@@ -1,8 +1,4 @@
-"""Collections of labelled documents, read from the files of their publishers.
-
-Nothing is downloaded or unpacked here: ``path`` is a collection that was already downloaded and
-unpacked.
-"""
+"""Collections of labelled documents, read from the files of their publishers."""
 
 from __future__ import annotations
 

@@ -3,9 +3,7 @@ documentation.
 
     python -m experiments.data.text.local_glue --out data/local_glue
 
-The tasks are not GLUE, and results on them are not GLUE results. Sentences come from the
-documentation of the installed Python and its packages. Development sentences come from documents
-that ``experiments.data.text.corpus`` also holds out:
+Development sentences come from documents that ``experiments.data.text.corpus`` also holds out:
 
 - ``CoLA``: whether a sentence is original (1), or some of its words were exchanged (0);
 - ``RTE``: whether the second sentence follows the first in its document (``entailment``), or is

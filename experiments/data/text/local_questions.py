@@ -78,11 +78,8 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
 
 
 def gaps(document: Document, share_without: float, rng: np.random.Generator) -> list[dict]:
-    """Return the paragraphs that a docstring contributes to the replacement of SQuAD. In each, a
-    word of a sentence is a gap.
-
-    Each paragraph has the questions on one sentence: the first of the docstring, or a definition.
-    """
+    """Return the paragraphs that a docstring contributes to the replacement of SQuAD, each with the
+    gaps of one sentence: the first of the docstring, or a definition."""
     asked = [0, *(place for place, sentence in enumerate(document[1:], 1)
                   if _DEFINES.search(sentence))]
     paragraphs = []

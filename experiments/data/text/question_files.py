@@ -167,10 +167,7 @@ class TriviaQa(QuestionSource):
 
 def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
                learn: Callable[[str], Sequence[NamedTuple]] | None = None) -> dict[str, list]:
-    """Return a dict of the parts of a data set: its training, development and test examples.
-
-    Without a test file, the development part is also the test part.
-    """
+    """Return the training, development and test examples of a data set by the name of the part."""
     parts = {'train': list((learn or read)(files.train)), 'dev': list(read(files.dev))}
     parts['test'] = list(read(files.test)) if files.test else parts['dev']
     for path, questions in zip((files.train, files.dev, files.test), parts.values()):
@@ -222,10 +219,8 @@ def _names(answer: dict) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each place in a text that matches one of the names.
-
-    A match is a whole word, or several, in any case.
-    """
+    """Yield the start and end of each place in a text where a name stands as whole words, in any
+    case."""
     if not names:
         return
     by_length = sorted(names, key=len, reverse=True)

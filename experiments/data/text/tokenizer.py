@@ -179,10 +179,8 @@ def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -
 
 
 def cut(texts: list[list[int]], room: int) -> list[list[int]]:
-    """Cut one or two texts to ``room`` tokens in total.
-
-    Tokens are removed from the end of the longer text, or of the second text in a tie.
-    """
+    """Cut one or two texts to ``room`` tokens in total, at the end of the longer text, or of the
+    second text in a tie."""
     if len(texts) == 1:
         return [texts[0][:room]]
     first, second = (len(text) for text in texts)
