@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.labels import class_names, class_numbers, stratified
+from experiments.data.labels import PARTS, class_names, class_numbers, stratified
 from experiments.data.token_files import token_rows
-
-PARTS = ('train', 'dev', 'test')
 
 
 class Sequences(NamedTuple):

@@ -15,11 +15,11 @@ from xml.parsers import expat
 
 import numpy as np
 
+from experiments.data.labels import PARTS
 from experiments.data.what_was_read import listed, number_of, readable, tell, unread
 from graphattn.utils.reading import read_json, read_text
 from graphattn.utils.schema import check_schema
 
-PARTS = ('train', 'dev', 'test')
 EIGHT_ONE_ONE = (0.8, 0.1, 0.1)
 NINE_ONE = (0.9, 0.1)
 

@@ -135,7 +135,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
             if not path.exists() and not constants.HF_HUB_OFFLINE:
                 HfApi().model_info(str(path))  # AutoTokenizer would try ten times
-            tokenizer = AutoTokenizer.from_pretrained(str(path)).backend_tokenizer
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(path), trust_remote_code=False).backend_tokenizer
         ids = set(tokenizer.get_vocab().values())
         if ids != set(range(tokenizer.get_vocab_size())):
             raise ValueError(f'its {tokenizer.get_vocab_size():,} tokens must have ids from 0 '
