@@ -31,7 +31,7 @@ class ByteSource(SequenceSource):
         See :func:`experiments.data.text.text_table.read_texts`.
         """
         for row in read_texts(path):
-            yield str(row.line), tuple(np.frombuffer(text.encode(), np.uint8)
+            yield str(row.number), tuple(np.frombuffer(text.encode(), np.uint8)
                                        for text in row.texts)
 
 

@@ -17,13 +17,8 @@ from graphattn.utils.reading import read_array, read_json
 
 def cached_arrays(cache: Path, name: str, parameters: dict[str, Any],
                   make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the result of ``make()``, cached on disk.
-
-    The folder ``cache/name-DIGEST`` contains an ``.npy`` file for each array, without pickle, and a
-    ``manifest.json`` with ``parameters`` and the digest of each file. The folder is written under
-    another name and then renamed, so it is either complete or absent. If arrays are damaged, or
-    belong to other parameters, they are computed again.
-    """
+    """Return the result of ``make()``, cached in the folder ``cache/name-DIGEST`` until a file is
+    damaged or ``parameters`` differ."""
     said = json.loads(json.dumps(parameters))
     folder = cache / f'{name}-{blake2b(json.dumps(parameters).encode(), digest_size=8).hexdigest()}'
     arrays = _read(folder, said)

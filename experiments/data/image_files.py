@@ -100,10 +100,8 @@ class ImageFiles(SequenceSource):
         return LabelledSequences(images, labels, lambda place: str(inside[place]), str(folder))
 
     def _read_image(self, path: Path, sizes: dict[tuple[int, int], Path]) -> np.ndarray:
-        """Return the bytes of an image. Raise an error if its size differs from the sizes in
-        ``sizes``, and otherwise add it there. ``sizes`` maps each size to the first image with this
-        size."""
-        image = read_image(path, self.size, self.colour)
+        """Return the bytes of an image, whose size must be the only one in ``sizes``."""
+        image = read_image(path, self.size, self.colour)  # sizes has the first image of a size
         sizes.setdefault(image.shape[:2], path)
         if len(sizes) > 1:
             size, other = next(iter(sizes.items()))

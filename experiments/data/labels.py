@@ -20,11 +20,8 @@ def given_parts(path: str, val: str | None, test: str | None) -> dict[str, Path]
 
 
 def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) -> tuple[str, ...]:
-    """Return the names of the classes in order: the given names, or those found among the labels.
-
-    Found names are sorted. Numbers sort numerically. Equal numbers, such as 1 and 01, sort
-    alphabetically.
-    """
+    """Return the names of the classes in order: the given names, or those found among the labels,
+    sorted as numbers if all are numbers."""
     if given is not None and len(set(given)) < len(given):
         raise ValueError(f"'classes' must contain different names (got {', '.join(given)})")
     names = dict.fromkeys(labels) if given is None else given
@@ -34,6 +31,7 @@ def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) 
     are_numbers = all(re.fullmatch('-?[0-9]{1,18}', name) for name in names)
     if given is not None:
         return tuple(names)
+    # equal numbers, such as 1 and 01, sort alphabetically
     return tuple(sorted(names, key=lambda name: (int(name) if are_numbers else 0, name)))
 
 
@@ -50,9 +48,7 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str],
 
 def stratified(keys: Iterable[Hashable], label: np.ndarray, parts: Sequence[str], seed: int,
                where: str) -> dict[str, np.ndarray]:
-    """Divide examples at random into parts.
-
-    A tenth of each class is for each of ``parts``, and the rest for training.
+    """Draw a tenth of each class for each of ``parts``, and leave the rest for training.
 
     Equal examples stay in one part. A class with too few examples is for training only.
     """

@@ -10,24 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.labels import class_names, class_numbers, stratified
+from experiments.data.labels import PARTS, class_names, class_numbers, stratified
 from experiments.data.token_files import token_rows
-
-PARTS = ('train', 'dev', 'test')
 
 
 class Sequences(NamedTuple):
-    """Concatenated sequences with labels. An example is one sequence, or two consecutive sequences.
+    """Concatenated sequences with labels; an example is one sequence or two consecutive ones."""
 
-    Attributes:
-        tokens (np.ndarray): Ids, unsigned integers ``[num_tokens]``, mostly uint8.
-        ptr (np.ndarray): The start of each sequence, int64 ``[num_sequences + 1]``.
-        label (np.ndarray): The class of each example, int64 ``[num_examples]``.
-    """
-
-    tokens: np.ndarray
-    ptr: np.ndarray
-    label: np.ndarray
+    tokens: np.ndarray  # ids, unsigned integers [num_tokens], mostly uint8
+    ptr: np.ndarray  # the start of each sequence, int64 [num_sequences + 1]
+    label: np.ndarray  # the class of each example, int64 [num_examples]
 
     @property
     def num_sequences(self) -> int:
@@ -64,25 +56,14 @@ class Sequences(NamedTuple):
 
 
 class SequenceData(NamedTuple):
-    """The sequences of a task, in three parts.
+    """The sequences of a task, in three parts."""
 
-    Attributes:
-        about (str): A short description. It says so if the data are a stand-in.
-        num_tokens (int): Number of different symbols.
-        num_classes (int): Number of classes.
-        parts (dict): The sequences of ``train``, ``dev`` and ``test``.
-        shape (tuple, optional): Rows, columns and colours of an image; ``None`` if sequences are
-            not images.
-        classes (tuple of str, optional): The names of the classes; ``None`` if classes have no
-            names.
-    """
-
-    about: str
-    num_tokens: int
+    about: str  # a short description; it says so if the data are a stand-in
+    num_tokens: int  # of different symbols
     num_classes: int
-    parts: dict[str, Sequences]
-    shape: tuple[int, int, int] | None = None
-    classes: tuple[str, ...] | None = None
+    parts: dict[str, Sequences]  # of train, dev and test
+    shape: tuple[int, int, int] | None = None  # rows, columns and colours of images
+    classes: tuple[str, ...] | None = None  # their names
 
     @property
     def longest(self) -> int:
@@ -108,19 +89,12 @@ class SequenceSource(ABC):
 
 
 class LabelledSequences(NamedTuple):
-    """The labelled sequences of one file, before they are divided into parts.
+    """The labelled sequences of one file, before they are divided into parts."""
 
-    Attributes:
-        sequences (list of np.ndarray): Arrays of ids, ``[length]`` each.
-        labels (list of str): The label of each sequence.
-        where (Callable): Returns the location of an example in its file, by its index.
-        source (str): The file or folder.
-    """
-
-    sequences: list[np.ndarray]
+    sequences: list[np.ndarray]  # ids, [length] each
     labels: list[str]
-    where: Callable[[int], str]
-    source: str
+    where: Callable[[int], str]  # the location of an example in its file, by its index
+    source: str  # the file or folder
 
 
 def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,

@@ -20,11 +20,8 @@ def token_counts_accuracy(data: SequenceData) -> float:
 
 
 def token_counts(sequences: Sequences, num_tokens: int) -> np.ndarray:
-    """Return the number of times that each symbol occurs in each example.
-
-    The shape is int64 ``[num_examples, num_tokens]``, or ``[num_examples, 2 * num_tokens]`` for
-    pairs.
-    """
+    """Return how often each symbol occurs in each example, int64 ``[num_examples, num_tokens]``, or
+    ``[num_examples, 2 * num_tokens]`` for pairs."""
     counts = [np.bincount(sequences.sequence(number), minlength=num_tokens)
               for number in range(sequences.num_sequences)]
     return np.stack(counts).reshape(len(sequences.label), -1)

@@ -15,11 +15,8 @@ MAX_ID = 2**31 - 1
 
 
 def read_tokens(path: Path) -> np.ndarray:
-    """Read token ids, integers ``[num_examples, length]``.
-
-    They are the array ``tokens`` of an ``.npz`` file, or the array of an ``.npy`` file, which is
-    memory-mapped.
-    """
+    """Read token ids, integers ``[num_examples, length]``: the array ``tokens`` of an ``.npz``
+    file, or the array of an ``.npy`` file, which is memory-mapped."""
     if path.suffix not in ('.npy', '.npz'):
         raise ValueError(f"{path}: expected a NumPy file of token ids with the suffix .npy or .npz")
     tokens = _read_array(path, TOKENS) if path.suffix == '.npz' else _read_file(path)
@@ -30,11 +27,8 @@ def read_tokens(path: Path) -> np.ndarray:
 
 
 def read_labels(path: Path, num_examples: int) -> list[str]:
-    """Read the label of each example, a string or an integer, and return it as a string.
-
-    The labels are the array ``label`` of an ``.npz`` file, or the array in ``NAME_label.npy`` next
-    to ``NAME.npy``.
-    """
+    """Read the label of each example as a string: from the array ``label`` of an ``.npz`` file, or
+    from ``NAME_label.npy`` next to ``NAME.npy``."""
     if path.suffix == '.npz':
         label = _read_array(path, LABEL)
     else:

@@ -33,11 +33,8 @@ class Listing(NamedTuple):
 
 
 def listed(folder: Path, suffixes: tuple[str, ...] = ()) -> Listing:
-    """Return the files to read in a folder and its subfolders, sorted by name.
-
-    Hidden files, files in hidden folders such as ``.ipynb_checkpoints``, and files with other
-    suffixes are left out.
-    """
+    """Return the files to read in a folder and its subfolders, sorted by name, without hidden ones
+    and those with other suffixes."""
     files = sorted(file for file in folder.rglob('*') if file.is_file())
     reasons = [_reason(file.relative_to(folder), suffixes) for file in files]
     return Listing([file for file, reason in zip(files, reasons) if reason is None],

@@ -44,8 +44,9 @@ class Choices(TokenizedTask):
 
     Args:
         questions (ChoiceSource): The source of the questions.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, a tokenizer of at most
-            ``vocab_size`` tokens is trained on the training part.
+        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
+            Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
+            training part.
         vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a sequence. Without documents, the question or
             the choice is cut, whichever is longer.

@@ -41,8 +41,9 @@ class Documents(TokenizedTask):
 
     Args:
         documents (DocumentSource): The source of the documents.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, a tokenizer of at most
-            ``vocab_size`` tokens is trained on the training part.
+        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
+            Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
+            training part.
         vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a document, [CLS] and [SEP] included.
         batch_size (int): Number of documents per step and process.
@@ -118,7 +119,7 @@ class Documents(TokenizedTask):
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
             documents = [row.with_class(NO_LABEL) for row in some]
-            yield [str(row.line) for row in some], collate([
+            yield [str(row.number) for row in some], collate([
                 (torch.from_numpy(ids).long(), torch.tensor(NO_LABEL))
                 for ids, _ in encode(documents, tokenizer, self.max_length)])
 

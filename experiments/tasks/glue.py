@@ -39,8 +39,8 @@ class Glue(L.LightningDataModule):
         path (str): The folder of the task, with ``train.tsv`` and ``dev.tsv``. MNLI has
             ``dev_matched.tsv`` and ``dev_mismatched.tsv`` instead of the latter.
         task (str): One of ``TASKS``: MNLI, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, the tokenizer of the
-            pre-trained model.
+        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
+            Face's. If omitted, the tokenizer of the pre-trained model.
         batch_size (int): Number of examples per step and process.
         max_length (int): Maximum number of tokens of an example. In a pair, the longer sentence is
             cut first, as in BERT.

@@ -63,11 +63,12 @@ class MaskedLanguage(L.LightningDataModule):
     One document in twenty is for development. The same documents are for testing, with other masks.
 
     Args:
-        corpus (str): A text file, a folder, or a saved data set, see
+        corpus (str): A text file, a folder, or a data set of Hugging Face, see
             :func:`experiments.data.text.corpus.read_documents`. With ``'docs'``, the corpus is the
             documentation of the installed Python, which is collected first.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, a tokenizer of at most
-            ``vocab_size`` tokens is trained on the corpus.
+        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
+            Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
+            corpus.
         vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         byte_pairs (bool): Whether the trained tokenizer is a byte-pair tokenizer, like RoBERTa's.
             If false, it is a case-insensitive WordPiece tokenizer, like BERT's.

@@ -42,8 +42,9 @@ class Questions(TokenizedTask):
 
     Args:
         questions (QuestionSource): The source of the questions.
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, a tokenizer of at most
-            ``vocab_size`` tokens is trained on the training part.
+        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
+            Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
+            training part.
         vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a window.
         stride (int): Number of tokens from the start of a window to the start of the next window.

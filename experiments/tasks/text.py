@@ -11,7 +11,7 @@ from experiments.tasks.own_data import fit_model
 
 
 class Text(Documents):
-    """The texts of a CSV or JSON lines file. Each text, or pair of texts, has a class::
+    """The texts of a table. Each text, or pair of texts, has a class::
 
         text,label                       text_a,text_b,label
         "It rains, and rains.",weather   It rains.,The street is wet.,entailed
@@ -36,7 +36,7 @@ class Text(Documents):
                  classes: list[str] | None = None, seed: int = 0, max_length: int = 512,
                  tokenizer: str | None = None, vocab_size: int = 8192, batch_size: int = 32,
                  num_workers: int = 0, cache: str = 'data/cache'):
-        super().__init__(TextTable(path, val, test, columns, label, classes, seed), tokenizer,
+        super().__init__(TextTable(path, val, test, columns, label, classes, seed=seed), tokenizer,
                          vocab_size, max_length, batch_size, seed, num_workers, cache)
         self.classes = classes
 

@@ -50,8 +50,9 @@ class TokenizedTask(L.LightningDataModule):
     run. A run can therefore resume at any batch, with any number of workers.
 
     Args:
-        tokenizer (str, optional): A tokenizer.json or vocab.txt. If omitted, a tokenizer of at most
-            ``vocab_size`` tokens is trained on the training part.
+        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
+            Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
+            training part.
         vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a sequence.
         batch_size (int): Number of examples per step and process.

@@ -11,7 +11,7 @@ import shutil
 import struct
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import NamedTuple
 import networkx as nx
 import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 import torch
@@ -27,6 +28,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
+from pyarrow.parquet import write_table as write_parquet
 
 from analysis.graph_files import read_graph
 from analysis.runs import sampled_graphs
@@ -37,7 +39,7 @@ from experiments.data.listops_files import read_listops
 from experiments.data.pathfinder_files import read_picture
 from experiments.data.text.choice_files import Swag, WikiHop
 from experiments.data.text.corpus import read_documents
-from experiments.data.text.document_files import AmazonReviews, Hyperpartisan
+from experiments.data.text.document_files import Hyperpartisan
 from experiments.data.text.encoding import EncodedCorpus, encode_corpus
 from experiments.data.text.glue_files import TASKS, read_rows, read_test_rows
 from experiments.data.text.package_docs import PackageDocs
@@ -94,7 +96,7 @@ def graph_file(name: str, content: str) -> Reader:
 
 
 def reviews(path: Path) -> object:
-    return AmazonReviews(str(path), longer_than=1).read()
+    return TextTable(*[str(path)] * 3, ['reviewText'], 'overall', [*'12345'], 1).read()
 
 
 def articles(folder: Path) -> object:
@@ -188,6 +190,15 @@ def write_imagenet(folder: Path) -> None:
 
 def table(path: Path) -> object:
     return TextTable(*[str(path)] * 3).read()
+
+
+def parquet(texts: Sequence[str], times: int = 1) -> bytes:
+    number = np.arange(times * len(texts), dtype=np.int32) % len(texts)
+    rows = pa.table({'text': pa.DictionaryArray.from_arrays(number, pa.array(texts)),
+                     'label': number % 2})
+    file = io.BytesIO()
+    write_parquet(rows, file, compression='zstd', store_schema=False)
+    return file.getvalue()
 
 
 def images(folder: Path) -> object:
@@ -344,6 +355,7 @@ READERS = {
     'GLUE, to be labelled': text_file('test.tsv', 'index\tsentence\n0\tA cat.\n1\tA dog.\n',
                                       lambda path: list(read_test_rows(path, TASKS['SST-2']))),
     'table, CSV': text_file('table.csv', TABLE, table),
+    'table, Parquet': text_file('table.parquet', parquet(TEXT), table),
     'table, JSON lines': text_file('table.jsonl.gz', TABLE_LINES, table),
     **{f'images, {kind}': part_of(IMAGES, f'images/dark/0.{kind}')
        for kind in ('png', 'jpg', 'gif', 'bmp', 'webp', 'pgm')},
@@ -520,6 +532,9 @@ ATTACKS = {
     'large numbers': ('edges', lambda: b'0 1\n1 ' + b'9' * 5000),
     'long line': ('JSON lines, packed', lambda: gzip.compress(bytes(2**26), 9)),
     'many lines': ('JSON lines, packed', lambda: gzip.compress(LONG_REVIEW * 2**9, 9)),
+    'a text of many rows': ('table, Parquet', lambda: parquet(['a' * 2**20], 2**11)),
+    'many rows of Parquet': ('table, Parquet', lambda: parquet(['a'], 2**23)),
+    'a long text': ('table, Parquet', lambda: parquet(['a' * 2**26])),
     'nested lists': ('JSON lines', lambda: b'[' * 10**6),
     'half a surrogate': ('JSON lines', lambda: b'{"reviewText": "a b \\ud800 c", "overall": 1}'),
     'a long number': ('JSON lines', lambda: b'{"overall": ' + b'9' * 5000 + b'}'),

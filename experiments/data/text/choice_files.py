@@ -14,30 +14,23 @@ from experiments.data.text.question_files import (
     read_file,
     read_parts,
     tell_unused,
-    value_of,
 )
 from experiments.data.what_was_read import number_of, readable
+from graphattn.utils.schema import check_schema
 
 NUM_ENDINGS = 4
-_WIKI_HOP = dict.fromkeys(('id', 'query', 'answer', 'candidates', 'supports'), {})
+_WIKI_HOP = [{'id': str, 'query': str, 'answer': str, 'candidates': [str], 'supports': [str],
+              str: object}]
 
 
 class ChoiceQuestion(NamedTuple):
-    """A multiple-choice question and its choices.
+    """A multiple-choice question and its choices."""
 
-    Attributes:
-        id (str): An id that is unique within its part.
-        text (str): The question, or the beginning of a story.
-        choices (tuple): The answers, or the continuations of the story.
-        documents (tuple): The texts to read for the question; may be empty.
-        label (int): Index of the right choice.
-    """
-
-    id: str
-    text: str
-    choices: tuple[str, ...]
-    documents: tuple[str, ...]
-    label: int
+    id: str  # unique within its part
+    text: str  # the question, or the beginning of a story
+    choices: tuple[str, ...]  # the answers, or the continuations of the story
+    documents: tuple[str, ...]  # the texts to read for the question; may be empty
+    label: int  # index of the right choice
 
 
 class ChoiceSource(ABC):
@@ -125,16 +118,14 @@ def _swag_rows(path: str) -> Iterator[ChoiceQuestion]:
 
 def _hop_rows(path: str) -> Iterator[ChoiceQuestion]:
     rows = read_file(path, list)
+    check_schema(rows, _WIKI_HOP, path)
     for number, row in enumerate(rows):
-        where = f'{path}, [{number}]'
-        query, answer = (value_of(row, name, str, where) for name in ('query', 'answer'))
-        choices, documents = (tuple(value_of(row, name, list, where))
-                              for name in ('candidates', 'supports'))
-        if not documents or not all(isinstance(text, str) and text.strip()
-                                    for text in (*choices, *documents)):
-            raise ValueError(f"{where}: expected lists of texts as 'candidates' and 'supports'")
-        if answer not in choices:
-            raise ValueError(f"{where}: expected an answer from 'candidates' (got {answer!r:.60})")
-        yield ChoiceQuestion(value_of(row, 'id', str, where), query.replace('_', ' '), choices,
-                             documents, choices.index(answer))
+        where, choices, documents = f'{path}, [{number}]', row['candidates'], row['supports']
+        if not documents or not all(text.strip() for text in (*choices, *documents)):
+            raise ValueError(f"{where}: expected texts as 'candidates' and 'supports' (got none)")
+        if row['answer'] not in choices:
+            raise ValueError(f"{where}: expected an answer from 'candidates' (got "
+                             f"{row['answer']!r:.60})")
+        yield ChoiceQuestion(row['id'], row['query'].replace('_', ' '), tuple(choices),
+                             tuple(documents), choices.index(row['answer']))
     tell_unused(path, number_of('question', len(rows)), rows, _WIKI_HOP)

@@ -17,6 +17,7 @@ import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from inspect import cleandoc
 from itertools import islice
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from experiments.data.text.tables import is_data_set, splits_of
 from experiments.data.what_was_read import listed, number_of, tell
 from experiments.runs.command_line import run_function
 from graphattn.utils.files import new_folder
@@ -38,15 +40,16 @@ def read_documents(path: str | Path) -> Iterator[Document]:
     """Yield the documents of a corpus, each a list of sentences.
 
     ``path`` is a text file, a folder of text files (``*.txt``, read in the order of their names),
-    or a folder that Hugging Face's ``save_to_disk`` wrote. Of such a data set, each row's ``text``
-    is a document, and only the split ``train`` is read if there are splits.
+    or a data set: a folder that Hugging Face's ``save_to_disk`` wrote, a Parquet file, or a name on
+    the hub. Of a data set, each row's ``text`` is a document, and only the split ``train`` is read
+    if there are splits.
 
     A text file is in BERT's format if at least half of its lines end a sentence. In this format,
     line breaks separate sentences, and blank lines separate documents. Any other text file is one
     document, whose lines are joined and then cut into sentences.
     """
     path = Path(path)
-    if (path / 'state.json').exists() or (path / 'dataset_dict.json').exists():
+    if is_data_set(path):
         yield from _read_data_set(path)
         return
     for file in text_files(path):
@@ -113,21 +116,15 @@ def _read_text_file(path: Path) -> Iterator[Document]:
 
 
 def _read_data_set(path: Path) -> Iterator[Document]:
-    from datasets import DatasetDict, load_from_disk
-
-    try:
-        data = load_from_disk(str(path))
-    except Exception as error:  # Arrow and JSON raise many types of errors
-        raise ValueError(f"'corpus' cannot be read: {path} ({error})") from error
-    if isinstance(data, DatasetDict):
-        if 'train' not in data:
-            raise ValueError(f"'corpus' must have a split 'train' (got {path}, with the splits "
-                             f"{', '.join(data)})")
-        data = data['train']
-    if 'text' not in data.column_names:
+    splits = splits_of(path, 'corpus')
+    if 'train' not in splits:
+        raise ValueError(f"'corpus' must have a split 'train' (got {path}, with the splits "
+                         f"{', '.join(splits)})")
+    data = splits['train']
+    if 'text' not in data.features:
         raise ValueError(f"'corpus' must have a column 'text' (got {path}, with the columns "
-                         f"{', '.join(data.column_names)})")
-    for number, row in enumerate(data.select_columns('text')):
+                         f"{', '.join(data.features)})")
+    for number, row in enumerate(data.rows):
         if not isinstance(row['text'], str | None):
             raise ValueError(f"'corpus' must have a column 'text' of strings (got "
                              f"{row['text']!r:.60} in row {number} of {path})")
@@ -137,34 +134,36 @@ def _read_data_set(path: Path) -> Iterator[Document]:
             yield document
 
 
-def build_docs(out: Path) -> dict:
-    """Write the documentation of the installed Python as a corpus, complete or not at all.
-
-    A document is the docstrings of one module, or one licence. Code, tables and markup are removed.
-    Repeated sentences are removed as well, because licences and inherited docstrings repeat each
-    other.
-    """
+@contextmanager
+def new_data(out: Path) -> Iterator[Path]:
+    """Yield a folder to write, which becomes ``out`` if this context ends without an error; refuse
+    an ``out`` that contains files."""
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ValueError(f"'out' must be a new or empty folder (got {out}, which contains files); "
                          f"choose another folder")
     with new_folder(out) as folder:
-        return _write_docs(folder)
+        yield folder
 
 
-def _write_docs(folder: Path) -> dict:
+def build_docs(out: Path) -> dict:
+    """Write the documentation of the installed Python as a corpus, complete or not at all.
+
+    A document is the docstrings of one module, or one licence, without repeated sentences.
+    """
     parts = {'train': Counter(), 'val': Counter()}
     packages: Counter[str] = Counter()
-    with (folder / 'train.txt').open('w', encoding='utf-8') as train, \
-            (folder / 'val.txt').open('w', encoding='utf-8') as val:
-        for package, document in distinct(installed_documents()):
-            part, file = ('val', val) if is_held_out(document) else ('train', train)
-            words = sum(len(sentence.split()) for sentence in document)
-            parts[part].update(documents=1, sentences=len(document), words=words)
-            packages[package] += words
-            file.write('\n'.join(document) + '\n\n')
-    counts = {**parts, 'python': sys.version.split()[0],
-              'words_of_package': dict(packages.most_common())}
-    (folder / 'sources.json').write_text(json.dumps(counts, indent=2) + '\n')
+    with new_data(out) as folder:
+        with (folder / 'train.txt').open('w', encoding='utf-8') as train, \
+                (folder / 'val.txt').open('w', encoding='utf-8') as val:
+            for package, document in distinct(installed_documents()):
+                part, file = ('val', val) if is_held_out(document) else ('train', train)
+                words = sum(len(sentence.split()) for sentence in document)
+                parts[part].update(documents=1, sentences=len(document), words=words)
+                packages[package] += words
+                file.write('\n'.join(document) + '\n\n')
+        counts = {**parts, 'python': sys.version.split()[0],
+                  'words_of_package': dict(packages.most_common())}
+        (folder / 'sources.json').write_text(json.dumps(counts, indent=2) + '\n')
     return counts
 
 

@@ -25,13 +25,10 @@ MEANINGS = {
 
 def csv_rows(path: Path, separator: str = ',', *, used: Collection[str] | None
              ) -> Iterator[tuple[int, dict[str, str]]]:
-    r"""Yield the number of the first line and the columns of each row of a CSV file with a header.
-
-    At the end, one line is printed that summarises what was read.
+    """Yield the number of the first line and the columns of each row of a CSV file with a header.
 
     The separator is the character that gives the header the most columns, or the character in a
-    first line such as ``sep=;``. Line breaks of Windows and old Macs are accepted. Blank rows and
-    columns without a name are skipped.
+    first line such as ``sep=;``. Blank rows and columns without a name are skipped.
     """
     csv.field_size_limit(MAX_LINE_LENGTH)
     check_is_text(path)

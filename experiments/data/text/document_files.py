@@ -1,8 +1,4 @@
-"""Collections of labelled documents, read from the files of their publishers.
-
-Nothing is downloaded or unpacked here: ``path`` is a collection that was already downloaded and
-unpacked.
-"""
+"""Collections of labelled documents, read from the files of their publishers."""
 
 from __future__ import annotations
 
@@ -13,18 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from heapq import nsmallest
 from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
 
 import numpy as np
-from tqdm import tqdm
 
-from experiments.data.what_was_read import check_is_text, listed, number_of, readable, tell, unread
-from graphattn.utils.reading import json_object, read_json, read_lines, read_text
+from experiments.data.labels import PARTS
+from experiments.data.what_was_read import listed, number_of, readable, tell, unread
+from graphattn.utils.reading import read_json, read_text
+from graphattn.utils.schema import check_schema
 
-PARTS = ('train', 'dev', 'test')
 EIGHT_ONE_ONE = (0.8, 0.1, 0.1)
 NINE_ONE = (0.9, 0.1)
 
@@ -37,7 +32,6 @@ class Document(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The text, as a tuple of one text, so that documents and pairs are read alike."""
         return (self.text,)
 
 
@@ -50,7 +44,6 @@ class Pair(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The two texts, as a tuple, so that documents and pairs are read alike."""
         return (self.first, self.second)
 
 
@@ -63,14 +56,9 @@ class Collection(NamedTuple):
 
 
 class DocumentSource(ABC):
-    """Base class of sources. A source reads the documents of a classification task.
+    """Base class of sources. A source reads the documents of a classification task."""
 
-    Attributes:
-        columns (list of str, optional): The text columns of a table of unlabelled documents, see
-            :func:`experiments.data.text.text_table.read_texts`.
-    """
-
-    columns: list[str] | None = None
+    columns: list[str] | None = None  # the text columns of a table of unlabelled documents
 
     @abstractmethod
     def read(self) -> Collection:
@@ -132,32 +120,40 @@ class Hyperpartisan(DocumentSource):
 
 
 @dataclass(frozen=True)
-class Newsgroups(DocumentSource):
-    """20 Newsgroups: messages, labelled by the group that each was posted to.
+class TextFolders(DocumentSource):
+    """Texts in folders: each class has a folder, as in aclImdb and 20news-bydate::
 
-    The files are those of 20news-bydate::
+        train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
 
-        20news-bydate-train/sci.space/60822        20news-bydate-test/sci.space/61546
-
-    The files are in Latin-1. A tenth of the training messages, chosen by their text, is for
+    HTML line breaks become blanks. A tenth of the training texts, chosen by their text, is for
     development.
 
     Args:
-        path (str): The folder with the two folders.
+        path (str): The folder with the folders ``train`` and ``test``.
+        train (str): The name of the folder with training texts.
+        test (str): The name of the folder with test texts.
+        classes (list of str, optional): The folders of the classes in order. If omitted, all
+            folders, sorted by name.
+        encoding (str): The encoding of the files.
         strip_headers (bool): Whether to leave out everything before the first blank line, such as
-            sender and subject. The papers do not say whether they leave out headers; with headers
-            the task is easier. Messages without a body are skipped and counted.
+            sender and subject. The papers do not say whether they leave out the headers of 20
+            Newsgroups; with headers the task is easier. Messages without a body are skipped and
+            counted.
         seed (int): Seed of the division.
     """
 
     path: str
-    strip_headers: bool = True
+    train: str = 'train'
+    test: str = 'test'
+    classes: list[str] | None = None
+    encoding: str = 'utf-8'
+    strip_headers: bool = False
     seed: int = 0
 
     def read(self) -> Collection:
-        train, test = (Path(self.path) / f'20news-bydate-{part}' for part in ('train', 'test'))
-        classes, unknown = _folders(train), sorted(set(_folders(test)) - set(_folders(train)))
-        if unknown:
+        train, test = (Path(self.path) / name for name in (self.train, self.test))
+        classes = tuple(self.classes or _folders(train))
+        if unknown := () if self.classes else sorted(set(_folders(test)) - {*classes}):
             raise ValueError(f"{test / unknown[0]}: expected only classes of {train} (got a class "
                              f"that is missing there)")
         learn, test = (list(self._read_part(folder, classes)) for folder in (train, test))
@@ -167,7 +163,8 @@ class Newsgroups(DocumentSource):
         num_headers_only = 0
         for label, name in enumerate(classes):
             for file in document_paths(folder / name):
-                text = _checked_text(read_text(file, 'latin-1'), str(file))
+                text = read_text(file, self.encoding).replace('<br />', ' ')
+                text = _checked_text(text, str(file))
                 if self.strip_headers:
                     text = text.partition('\n\n')[2].strip()
                 if text:
@@ -177,101 +174,9 @@ class Newsgroups(DocumentSource):
             print(f'{folder}: skipped {num_headers_only} messages that have only headers')
 
 
-@dataclass(frozen=True)
-class Imdb(DocumentSource):
-    """IMDB film reviews, labelled by whether each is favourable.
-
-    The files are those of aclImdb::
-
-        train/pos/0_9.txt        train/neg/0_3.txt        test/pos/0_10.txt        test/neg/0_2.txt
-
-    HTML line breaks become blanks. A tenth of the training reviews, chosen by their text, is for
-    development.
-
-    Args:
-        path (str): The folder with ``train`` and ``test``; ``train/unsup`` is not read.
-        seed (int): Seed of the division.
-    """
-
-    path: str
-    seed: int = 0
-
-    def read(self) -> Collection:
-        learn, test = (list(self._read_part(Path(self.path) / part)) for part in ('train', 'test'))
-        return Collection(('negative', 'positive'),
-                          {**divide(learn, self.seed, NINE_ONE), 'test': test})
-
-    @staticmethod
-    def _read_part(folder: Path) -> Iterator[Document]:
-        for label, name in enumerate(('neg', 'pos')):
-            for file in document_paths(folder / name, '.txt'):
-                text = read_text(file).replace('<br />', ' ')
-                yield Document(_checked_text(text, str(file)), label)
-
-
-@dataclass(frozen=True)
-class AmazonReviews(DocumentSource):
-    """Amazon reviews, labelled by the number of stars that each gives.
-
-    The file has a JSON object per line::
-
-        {"reviewText": "I bought this lamp ...", "overall": 4.0, ...}
-
-    The reviews are those of He and McAuley (2016). Diffuser uses two sets: A-512 is Electronics
-    with ``longer_than=512``, and A-2048 is Books with ``longer_than=2048, num_sampled=10_000``.
-    Reviews are divided 8/1/1 by their text. Thus a review that is filed under two products stays in
-    one part.
-
-    Args:
-        path (str): A ``.json`` or ``.json.gz`` file.
-        longer_than (int): Reviews with at most this number of words are dropped.
-        num_sampled (int, optional): Number of reviews to sample. If omitted, all reviews are kept.
-        seed (int): Seed of the sample and of the split.
-    """
-
-    path: str
-    longer_than: int
-    num_sampled: int | None = None
-    seed: int = 0
-
-    def __post_init__(self):
-        for name, value in (('longer_than', self.longer_than), ('num_sampled', self.num_sampled)):
-            if value is not None and value < 1:
-                raise ValueError(f"'{name}' must be at least 1 (got {value})")
-
-    def read(self) -> Collection:
-        reviews: Iterable[Document] = self._long_reviews()
-        if self.num_sampled is not None:
-            rng = np.random.default_rng(self.seed)
-            # Keep the reviews with the smallest random keys, in one pass over the file.
-            numbered = ((rng.random(), place, review) for place, review in enumerate(reviews))
-            chosen = sorted(nsmallest(self.num_sampled, numbered), key=lambda entry: entry[1])
-            if len(chosen) < self.num_sampled:
-                raise ValueError(f"'num_sampled' must be at most {len(chosen)}, the number of "
-                                 f"reviews with more than {self.longer_than} words in {self.path} "
-                                 f"(got {self.num_sampled}); lower 'num_sampled' or 'longer_than'")
-            reviews = (review for _, _, review in chosen)
-        return Collection(('1', '2', '3', '4', '5'), divide(reviews, self.seed))
-
-    def _long_reviews(self) -> Iterator[Document]:
-        for number, row in read_json_lines(Path(self.path), ('reviewText', 'overall')):
-            where = f'{self.path}, line {number}'
-            text, stars = row.get('reviewText'), row.get('overall')
-            if not isinstance(text, str):
-                raise ValueError(f"{where}: expected a text as 'reviewText' (got {text!r:.60})")
-            if isinstance(stars, bool) or stars not in (1, 2, 3, 4, 5):
-                raise ValueError(f"{where}: expected a number of stars from 1 to 5 as 'overall' "
-                                 f"(got {stars!r:.60})")
-            if len(text.split()) > self.longer_than:
-                yield Document(text.strip(), int(stars) - 1)
-
-
 def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE) -> str:
-    """Return the part that a document belongs to: ``'train'``, ``'dev'`` or ``'test'``.
-
-    The part depends only on the text, without its case and blanks, and on the seed, so that equal
-    texts belong to the same part. The sizes of the parts differ from ``shares`` by chance.
-    """
+    """Return the part that a document belongs to, which depends only on its text, without case and
+    blanks, and on the seed, so that equal texts belong to the same part."""
     key = f'{seed} {" ".join(text.lower().split())}'.encode()
     number = int.from_bytes(blake2b(key, digest_size=8).digest()) / 2**64
     return PARTS[min(int(np.searchsorted(np.cumsum(shares), number, side='right')),
@@ -280,38 +185,11 @@ def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE)
 
 def divide(documents: Iterable[Document], seed: int,
            shares: tuple[float, ...] = EIGHT_ONE_ONE) -> dict[str, list[Document]]:
-    """Divide documents into parts as :func:`part_of` does, and return the documents of each part by
-    its name. Documents keep their order."""
+    """Return the documents of each part, as :func:`part_of` divides them, in their order."""
     parts: dict[str, list[Document]] = {part: [] for part in PARTS[:len(shares)]}
     for document in documents:
         parts[part_of(document.text, seed, shares)].append(document)
     return parts
-
-
-def read_json_lines(path: Path, used: Collection[str]) -> Iterator[tuple[int, dict]]:
-    """Yield the number and the object of each line of a ``.json`` or ``.json.gz`` file.
-
-    Blank lines are skipped. At the end, one line is printed that summarises what was read. The line
-    names the keys that are not in ``used``, to which the caller may add keys between lines.
-    """
-    rows = blank = 0
-    names: dict[str, None] = {}
-    with readable(f"'path' cannot be read: {path}"):
-        check_is_text(path)
-        for number, line in tqdm(read_lines(path), desc=f'reading {path.name}', unit=' lines',
-                                 disable=None):
-            if not line.strip():
-                blank += 1
-                continue
-            if not rows and line.lstrip().startswith('['):
-                raise ValueError(f"{path}, line {number}: expected a JSON object on each line (got "
-                                 f"an array); in pandas, write lines by to_json(..., "
-                                 f"orient='records', lines=True)")
-            rows += 1
-            row = json_object(line, f'{path}, line {number}')
-            names.update(dict.fromkeys(row))
-            yield number, row
-        tell(path, number_of('object', rows), {'blank lines': blank, **unread(names, used, 'keys')})
 
 
 class _Article(NamedTuple):
@@ -327,10 +205,9 @@ _WEB_ADDRESS = re.compile(r'(https?://|www\.)\S+')
 def _read_articles(path: str, *used: str) -> list[_Article]:
     """Return the articles of a file, and print its attributes that are neither ids nor ``used``."""
     articles: dict[int, _Article] = {}
-    open_article: tuple[int, dict[str, str], int] | None = None
+    opened: list[str] = []
     text: list[str] = []
     names: dict[str, None] = {}
-    root: str | None = None
     parser = expat.ParserCreate('utf-8')  # overrides the file's declaration
     parser.buffer_text = True
 
@@ -343,35 +220,31 @@ def _read_articles(path: str, *used: str) -> list[_Article]:
                  f"{''.join(text).strip()!r:.60})")
 
     def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal open_article, root
-        root = root or name
-        text.append(' ' if name == 'p' else '')
+        opened.append(name)
         names.update(dict.fromkeys(f'{name}.{key}' for key in attributes))
-        is_inside = open_article is not None
-        if name != 'article':
-            if is_inside == bool(used) and name != root:  # labels have no content
-                fail(f'expected an article {"without" if is_inside else "around"} elements (got '
-                     f'the element {name!r})')
-            return
-        number = attributes.get('id', '')
-        if is_inside:
+        text.append(' ' if name == 'p' else '')
+        if len(opened) > 2 and name == 'article':
             fail('expected the end of an article before the next article begins')
-        if not re.fullmatch('[0-9]{1,9}', number):
-            fail(f"expected an article with an 'id' of digits (got {number!r:.60})")
-        if int(number) in articles:
-            fail(f'article {int(number)} is repeated')
-        refuse_text()
-        open_article = int(number), attributes, parser.CurrentLineNumber
-        text.clear()
+        if len(opened) > 2 and used or len(opened) == 2 and name != 'article':
+            fail(f'expected an article {"without" if used else "around"} elements (got the element '
+                 f'{name!r})')
+        if len(opened) == 2:
+            refuse_text()
+            text.clear()
+            key = attributes.get('id', '')
+            if not re.fullmatch('[0-9]{1,9}', key):
+                fail(f"expected an article with an 'id' of digits (got {key!r:.60})")
+            if int(key) in articles:
+                fail(f'article {int(key)} is repeated')
+            articles[int(key)] = _Article(int(key), attributes, '', parser.CurrentLineNumber)
 
     def end(name: str) -> None:
-        nonlocal open_article
-        if name == root or name == 'article' and used:
+        opened.pop()
+        if not opened or len(opened) == 1 and used:
             refuse_text()
-        if name == 'article':
-            number, attributes, line = open_article
-            articles[number] = _Article(number, attributes, ''.join(text), line)
-            open_article = None
+        if len(opened) == 1:
+            number, article = articles.popitem()
+            articles[number] = article._replace(text=''.join(text))
             text.clear()
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
@@ -403,14 +276,11 @@ def _truth(article: _Article, path: str) -> int:
 
 
 def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
-    """Read a file that assigns ids to parts, and return the ids of each part. Warn about ids that
-    are in two parts."""
+    """Read the ids of each part, and warn about ids that are in two parts."""
     with readable(f"'splits' cannot be read: {path}"):
         split = read_json(path)
-    if sorted(split) != sorted(PARTS) or not all(isinstance(ids, list) for ids in split.values()):
-        raise ValueError(f"{path}: expected lists of ids with the names {', '.join(PARTS)} (got "
-                         f"{', '.join(split) or 'nothing'})")
-    split = {part: [_article_id(number, path) for number in split[part]] for part in PARTS}
+    check_schema(split, dict.fromkeys(PARTS, [(range(10**9), re.compile('[0-9]{1,9}'))]), str(path))
+    split = {part: list(map(int, split[part])) for part in PARTS}
     ids = {part: set(numbers) for part, numbers in split.items()}
     unknown = sorted(set().union(*ids.values()).difference(known))
     if unknown:
@@ -425,15 +295,7 @@ def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
     return split
 
 
-def _article_id(number: object, path: Path) -> int:
-    if not re.fullmatch('[0-9]{1,9}', str(number)):
-        raise ValueError(f'{path}: expected ids of digits (got {number!r:.60})')
-    return int(number)
-
-
 def _folders(path: Path) -> tuple[str, ...]:
-    """Return the names of the folders in a folder. Raise an error if it also contains files that
-    are not hidden."""
     entries = sorted(path.iterdir()) if path.is_dir() else []
     entries = [entry for entry in entries if not entry.name.startswith('.')]
     if not entries:
@@ -446,8 +308,7 @@ def _folders(path: Path) -> tuple[str, ...]:
 
 
 def document_paths(folder: Path, *suffixes: str) -> list[Path]:
-    """Return the paths of the documents in a folder, which have one of the ``suffixes``. Print
-    which files are left out, if any."""
+    """Return the documents in a folder with one of the ``suffixes``, and print what is left out."""
     files, left_out = listed(folder, suffixes)
     if not files:
         raise ValueError(f"{folder}: expected a folder of documents (got no files named "

@@ -1,21 +1,12 @@
-"""A corpus as token ids in memory-mapped files, and the sequences cut from it.
-
-Several processes encode a large corpus in shards. Finished shards survive a killed run and are not
-encoded again. The shards are then joined, so that the result does not depend on their number.
-"""
+"""A corpus as token ids in memory-mapped files, and the sequences cut from it."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from multiprocessing import get_context
+from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -33,31 +24,18 @@ if TYPE_CHECKING:
 PARTS = ('train', 'val')
 TOKEN_TYPES = ('uint16', 'uint32')
 DOCUMENTS_AT_ONCE = 256
-CHARACTERS_IN_SHARD = 2**24
 COUNTED = ('documents', 'sentences', 'tokens', 'characters', 'bytes')
 FORMAT = 2  # version of the files, part of the cache key
 
-_tokenizer: Tokenizer  # global of an encoding process
-
 
 class EncodedCorpus:
-    """The token ids of one part of a corpus, in files that are read on demand.
+    """The token ids of one part of a corpus, in the files of a folder that are read on demand."""
 
-    Args:
-        folder (Path): The part's folder, written by :func:`encode_corpus`.
-
-    Raises:
-        ValueError: A file in the folder is missing or damaged.
-
-    Attributes:
-        tokens (np.ndarray): Ids of all sentences, concatenated.
-        sentence_ptr (np.ndarray): The start of each sentence, int64 ``[num_sentences + 1]``.
-        document_ptr (np.ndarray): The first sentence of each document, int64
-            ``[num_documents + 1]``.
-        counts (np.ndarray): Occurrences of each token, int64 ``[vocab_size]``.
-        size (dict): Numbers of documents, sentences, tokens, characters and bytes, with one blank
-            between sentences.
-    """
+    tokens: np.ndarray  # ids of all sentences, concatenated
+    sentence_ptr: np.ndarray  # the start of each sentence, int64 [num_sentences + 1]
+    document_ptr: np.ndarray  # the first sentence of each document, int64 [num_documents + 1]
+    counts: np.ndarray  # occurrences of each token, int64 [vocab_size]
+    size: dict[str, int]  # by the names in COUNTED, with one blank between sentences
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -92,8 +70,8 @@ class EncodedCorpus:
         return len(self.document_ptr) - 1
 
     def unigram_entropy(self, special: tuple[int, ...]) -> float:
-        """Return the entropy of the tokens without the ids in ``special``, in nats. It is the loss
-        of the best model that ignores all context."""
+        """Return the entropy of the tokens without the ids in ``special``, in nats: the loss of the
+        best model that ignores all context."""
         counts = self.counts.astype(np.float64)
         counts[list(special)] = 0.
         share = counts[counts > 0] / counts.sum()
@@ -103,8 +81,8 @@ class EncodedCorpus:
         """Return the first sentence of each sequence, int64 ``[num_sequences + 1]``, memory-mapped.
 
         As in BERT, a sequence takes whole sentences of one document until they hold ``target``
-        tokens or the document ends. For a fraction ``short_share`` of the sequences, the limit is
-        uniform from 2 to ``target``. The result is cached next to the corpus.
+        tokens or the document ends; for a fraction ``short_share`` of the sequences, the limit is
+        uniform from 2 to ``target``.
         """
         path = self.folder / f'cut-{target}-{short_share}-{seed}.bin'
         if not path.exists():
@@ -150,131 +128,47 @@ def corpus_key(path: Path, tokenizer: str) -> str:
     times, and the tokenizer."""
     files = sorted(path.rglob('*')) if path.is_dir() else [path]
     seen = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns)
-            for file in files if file.is_file()]
+            for file in files if file.is_file()] or str(path)  # a name on the hub
     return blake2b(json.dumps([FORMAT, seen, tokenizer]).encode(), digest_size=12).hexdigest()
 
 
 def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the parts of a corpus into ``folder``, atomically.
+    """Write the parts of a corpus into ``folder``, complete or not at all.
 
-    The documents are read once. One process per processor encodes shards of them. Finished shards
-    are kept next to ``folder`` until all are finished, and are reused after a restart. If another
-    process is encoding the same corpus, this process waits for its result.
+    If another process is encoding the same corpus, this process waits for its result.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f'.{folder.name}.lock')):
         if not folder.exists():
-            _encode_in_shards(path, tokenizer, folder)
+            with new_folder(folder) as temporary:
+                _write_parts(path, tokenizer, temporary)
 
 
-def _encode_in_shards(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
-    shards = folder.with_name(f'{folder.name}-shards')
-    num_processes = len(os.sched_getaffinity(0))
-    done: list[Path] = []
-    # Pending shards wait in files, not in a pipe: Python 3.11.2 hangs if a worker is killed while
-    # the pipe to it is full.
-    with (TemporaryDirectory(prefix=f'.{folder.name}-', dir=folder.parent) as waiting,
-          ProcessPoolExecutor(num_processes, get_context('fork'), _begin,
-                              (tokenizer.to_str(),)) as pool):
-        pending = deque()
-        for number, documents in enumerate(_in_shards(read_documents(path))):
-            done.append(shards / f'{number:06}')
-            if not done[-1].exists():
-                file = Path(waiting) / f'{number}.json'
-                file.write_text(json.dumps(documents))
-                pending.append(pool.submit(_encode_shard, file, done[-1]))
-            while len(pending) > 2 * num_processes:  # limits the documents in memory
-                pending.popleft().result()
-        for future in pending:
-            future.result()
-    parts = {part: _nonempty(done, part) for part in PARTS}
-    if not all(parts.values()):
-        counts = ' and '.join(f'{sum(shard.num_documents for shard in encoded)} for {part}'
-                              for part, encoded in parts.items())
-        shutil.rmtree(shards, ignore_errors=True)
+def _write_parts(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
+    writers = {part: _PartWriter(folder / part, tokenizer.get_vocab_size()) for part in PARTS}
+    documents = iter(tqdm(read_documents(path), desc='encoding the corpus', unit=' documents',
+                          disable=None))
+    while some := list(islice(documents, DOCUMENTS_AT_ONCE)):
+        for document, ids in zip(some, _encode(some, tokenizer)):
+            writers['val' if is_held_out(document) else 'train'].write(document, ids)
+    for writer in writers.values():
+        writer.close()
+    if not all(writer.size['documents'] for writer in writers.values()):
+        counts = ' and '.join(f'{writer.size["documents"]} for {part}'
+                              for part, writer in writers.items())
         raise ValueError(f"'corpus' must have documents for training and for development, about "
                          f"one in twenty (got {counts} from {path}); separate documents by blank "
                          f"lines if the file has one sentence on each line")
-    with new_folder(folder) as temporary:
-        for part, encoded in parts.items():
-            _join(encoded, temporary / part)
-    shutil.rmtree(shards)
 
 
-def _in_shards(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    some, size = [], 0
-    for document in tqdm(documents, desc='encoding the corpus', unit=' documents', disable=None):
-        some.append(document)
-        size += sum(map(len, document))
-        if size >= CHARACTERS_IN_SHARD:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
-
-
-def _begin(tokenizer: str) -> None:
-    """Store the tokenizer in a new process, which then encodes documents with it."""
-    global _tokenizer
-    from tokenizers import Tokenizer
-    os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes already run in parallel
-    _tokenizer = Tokenizer.from_str(tokenizer)
-
-
-def _encode_shard(file: Path, folder: Path) -> None:
-    """Encode the documents in a file, write their tokens into ``folder``, and delete the file."""
-    documents: list[Document] = json.loads(file.read_text())
-    file.unlink()
-    with new_folder(folder) as temporary:
-        writers = {part: _PartWriter(temporary / part, _tokenizer.get_vocab_size())
-                   for part in PARTS}
-        for begin in range(0, len(documents), DOCUMENTS_AT_ONCE):
-            some = documents[begin:begin + DOCUMENTS_AT_ONCE]
-            for document, ids in zip(some, _encode(some, _tokenizer)):
-                writers['val' if is_held_out(document) else 'train'].write(document, ids)
-        for writer in writers.values():
-            writer.close()
-
-
-def _encode(documents: list[Document], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
-    """Yield the ids of each sentence of each document. Sentences after the first begin with a
-    blank, because byte tokenizers distinguish that."""
+def _encode(documents: Sequence[Document], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
+    """Yield the ids of each sentence of each document."""
+    # sentences after the first begin with a blank, because byte tokenizers distinguish that
     sentences = [f' {sentence}' if place else sentence
                  for document in documents for place, sentence in enumerate(document)]
     encoded = iter(tokenizer.encode_batch_fast(sentences, add_special_tokens=False))
     for document in documents:
         yield [ids for _ in document if (ids := next(encoded).ids)]
-
-
-def _nonempty(shards: list[Path], part: str) -> list[EncodedCorpus]:
-    """Return one part of the corpus from each shard. Shards without documents in this part are left
-    out."""
-    folders = [shard / part for shard in shards]
-    return [EncodedCorpus(folder) for folder in folders
-            if not (folder / 'tokens.bin').exists() or (folder / 'tokens.bin').stat().st_size
-            or (folder / 'document_ptr.bin').stat().st_size > 8]
-
-
-def _join(shards: list[EncodedCorpus], folder: Path) -> None:
-    folder.mkdir()
-    files = {name: (folder / f'{name}.bin').open('wb')
-             for name in ('tokens', 'sentence_ptr', 'document_ptr')}
-    size = dict.fromkeys(COUNTED, 0)
-    for shard in shards:
-        shard.tokens.tofile(files['tokens'])
-        (shard.sentence_ptr[:-1] + size['tokens']).tofile(files['sentence_ptr'])
-        (shard.document_ptr[:-1] + size['sentences']).tofile(files['document_ptr'])
-        size = {name: size[name] + shard.size[name] for name in COUNTED}
-    np.array([size['tokens']], np.int64).tofile(files['sentence_ptr'])
-    np.array([size['sentences']], np.int64).tofile(files['document_ptr'])
-    for file in files.values():
-        file.close()
-    np.save(folder / 'counts.npy', sum(shard.counts for shard in shards))
-    _write_layout(folder, str(shards[0].tokens.dtype), size)
-
-
-def _write_layout(folder: Path, dtype: str, size: dict[str, int]) -> None:
-    (folder / 'layout.json').write_text(json.dumps({'type': dtype, **size}) + '\n')
 
 
 class _PartWriter:
@@ -309,7 +203,8 @@ class _PartWriter:
         for file in (self.tokens, self.sentence_ptr, self.document_ptr):
             file.close()
         np.save(self.folder / 'counts.npy', self.counts)
-        _write_layout(self.folder, self.dtype, self.size)
+        (self.folder / 'layout.json').write_text(
+            json.dumps({'type': self.dtype, **self.size}) + '\n')
 
     def _open(self, name: str) -> BinaryIO:
         return (self.folder / f'{name}.bin').open('wb')

@@ -14,28 +14,16 @@ from graphattn.utils.reading import filled_lines
 
 @dataclass(frozen=True)
 class GlueTask:
-    """The columns, labels and metric of a GLUE task.
+    """The columns, labels and metric of a GLUE task."""
 
-    Attributes:
-        text (tuple): The columns of the one or two sentences.
-        label (str): The column of the label.
-        classes (tuple): The labels in class order; empty if the label is a score from 0 to 5.
-        metric (str): The metric that the papers report.
-        dev (tuple): File names of the development sets, without ``.tsv``.
-        test (tuple): File names of the test sets, without ``.tsv``.
-        columns (tuple): Column names of files without a header.
-        has_broken_rows (bool): Whether some rows of the files are known to lack a sentence. Such
-            rows are skipped.
-    """
-
-    text: tuple[str, ...]
+    text: tuple[str, ...]  # the columns of the one or two sentences
     label: str
-    classes: tuple[str, ...]
-    metric: str
-    dev: tuple[str, ...] = ('dev',)
+    classes: tuple[str, ...]  # the labels in class order; empty if the label is a score from 0 to 5
+    metric: str  # that the papers report
+    dev: tuple[str, ...] = ('dev',)  # file names without .tsv
     test: tuple[str, ...] = ('test',)
-    columns: tuple[str, ...] = ()
-    has_broken_rows: bool = False
+    columns: tuple[str, ...] = ()  # of files without a header
+    has_broken_rows: bool = False  # rows that lack a sentence are skipped
 
 
 BINARY, SENTENCES = ('0', '1'), ('sentence1', 'sentence2')
@@ -66,78 +54,66 @@ class Row(NamedTuple):
 
 def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
     """Yield the rows of a file of a GLUE task."""
-    lines = _lines(path)
-    columns = list(task.columns) or _header(lines, path)
-    *positions, label = _positions(path, columns, (*task.text, task.label))
+    used = (*task.text, task.label)
+    columns, lines = _opened(path, used, task.columns)
     num_rows = num_broken = 0
     for number, entries in lines:
-        is_broken = len(entries) < len(columns) or not all(entries[i].strip() for i in positions)
-        if is_broken and task.has_broken_rows:
+        where, row = f'{path}, line {number}', dict(zip(columns, entries))
+        empty = [name for name in task.text if not row.get(name, '').strip()]
+        if task.has_broken_rows and (empty or len(entries) < len(columns)):
             num_broken += 1
             continue
-        where = f'{path}, line {number}'
         if len(entries) != len(columns):
             raise ValueError(f'{where}: expected {len(columns)} columns between tabs (got '
                              f'{len(entries)})')
-        if is_broken:
-            raise ValueError(f"{where}: expected a text in the column "
-                             f"{next(columns[i] for i in positions if not entries[i].strip())!r} "
-                             f"(got none)")
+        if empty:
+            raise ValueError(f'{where}: expected a text in the column {empty[0]!r} (got none)')
         num_rows += 1
-        yield Row(tuple(entries[i] for i in positions),
-                  _parse_label(entries[label], task.classes, where))
+        yield Row(tuple(row[name] for name in task.text),
+                  _parse_label(row[task.label], task.classes, where))
     if num_rows == 0:
         raise ValueError(f"{path}: expected at least one row (got none)")
-    others = unread(columns, (*task.text, task.label))
+    others = unread(columns, used)
     if num_broken or others:
         tell(path, number_of('row', num_rows), {'rows that lack a sentence': num_broken, **others})
 
 
-def _header(lines: Iterator[tuple[int, list[str]]], path: Path) -> list[str]:
-    for _, columns in lines:
-        return columns
-    raise ValueError(f"{path}: expected at least one row (got none)")
-
-
-def _positions(path: Path, columns: list[str], needed: tuple[str, ...]) -> list[int]:
-    """Return the index of each needed column among ``columns``. Raise an error unless each name
-    occurs once."""
-    for name in needed:
-        if name not in columns:
-            raise ValueError(f"{path}, line 1: expected the column {name!r} (got "
-                             f"{', '.join(columns)})")
-        if columns.count(name) > 1:
-            raise ValueError(f"{path}, line 1: expected different column names (got {name!r} "
-                             f"twice)")
-    return list(map(columns.index, needed))
-
-
 def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the number and the sentences of each row of a GLUE test set.
-
-    The file has a header and no labels. A missing sentence is read as an empty text, because GLUE's
-    server requires a prediction for every row.
-    """
-    lines = _lines(path)
-    columns = _header(lines, path)
-    positions, is_empty = _positions(path, columns, task.text), True
+    """Yield the number and the sentences of each row of a GLUE test set, which has a header and no
+    labels."""
+    columns, lines = _opened(path, task.text)
+    number = 0
     for number, entries in lines:
         if not entries[0].isdecimal() or len(entries) > len(columns):
             raise ValueError(f"{path}, line {number}: expected {len(columns)} columns between "
                              f"tabs, with a number in the first (got {len(entries)} columns, with "
                              f"{entries[0]!r:.60} in the first)")
-        is_empty = False
-        yield entries[0], tuple(entries[i] if i < len(entries) else '' for i in positions)
-    if is_empty:
+        row = dict(zip(columns, entries))
+        # GLUE's server requires a prediction for every row, also without a sentence
+        yield entries[0], tuple(row.get(name, '') for name in task.text)
+    if not number:
         raise ValueError(f"{path}: expected at least one row (got none)")
 
 
+def _opened(path: Path, needed: tuple[str, ...],
+            columns: tuple[str, ...] = ()) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Return the columns of a file, and the number and the entries of each line after them."""
+    lines = _lines(path)
+    names = list(columns) or next(lines, (0, []))[1]
+    if not names:
+        raise ValueError(f"{path}: expected at least one row (got none)")
+    for name in needed:
+        if names.count(name) != 1:
+            raise ValueError(f"{path}, line 1: expected one column {name!r} (got "
+                             f"{', '.join(names)})")
+    return names, lines
+
+
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the entries of each line. Quotation marks are read as ordinary text."""
     with readable(f"'path' cannot be read: {path}",
                   "'path' must be the folder of one task, as GLUE distributes it"):
         for number, line in filled_lines(path):
-            yield number, line.rstrip('\r\n').split('\t')
+            yield number, line.rstrip('\r\n').split('\t')  # quotation marks are ordinary text
 
 
 def _parse_label(text: str, classes: tuple[str, ...], where: str) -> int | float:

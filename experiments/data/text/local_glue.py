@@ -3,9 +3,7 @@ documentation.
 
     python -m experiments.data.text.local_glue --out data/local_glue
 
-The tasks are not GLUE, and results on them are not GLUE results. Sentences come from the
-documentation of the installed Python and its packages. Development sentences come from documents
-that ``experiments.data.text.corpus`` also holds out:
+Development sentences come from documents that ``experiments.data.text.corpus`` also holds out:
 
 - ``CoLA``: whether a sentence is original (1), or some of its words were exchanged (0);
 - ``RTE``: whether the second sentence follows the first in its document (``entailment``), or is
@@ -15,14 +13,19 @@ that ``experiments.data.text.corpus`` also holds out:
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from experiments.data.text.corpus import Document, distinct, installed_documents, is_held_out
+from experiments.data.sequences import check_at_least
+from experiments.data.text.corpus import (
+    Document,
+    distinct,
+    installed_documents,
+    is_held_out,
+    new_data,
+)
 from experiments.runs.command_line import run_function
 
 Rows = list[tuple[object, ...]]
@@ -43,31 +46,18 @@ def build_local_glue(
     """Write files that replace three GLUE tasks: CoLA, RTE and SST-2. Either all files are written
     or none."""
     sizes = {'train': num_train, 'dev': num_dev}
-    for part, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"'num_{part}' must be at least 1 (got {size})")
-    if seed < 0:
-        raise ValueError(f"'seed' must be at least 0 (got {seed})")
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"'out' must be a new or empty folder (got {out}, which contains files); "
-                         f"choose another folder")
-    parts: dict[str, list[tuple[str, Document]]] = {'train': [], 'dev': []}
-    for package, document in documents:
-        parts['dev' if is_held_out(document) else 'train'].append((package, document))
-
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=out.parent, prefix=f'.{out.name}-'))
-    try:
+    check_at_least(1, num_train=num_train, num_dev=num_dev)
+    check_at_least(0, seed=seed)
+    with new_data(out) as folder:
+        parts: dict[str, list[tuple[str, Document]]] = {'train': [], 'dev': []}
+        for package, document in documents:
+            parts['dev' if is_held_out(document) else 'train'].append((package, document))
         (folder / 'README').write_text(README, encoding='utf-8')
         for number, (part, size) in enumerate(sizes.items()):
             rng = np.random.default_rng((seed, number))
             for task, make in (('CoLA', exchanged_words), ('RTE', following_sentences),
                                ('SST-2', sources)):
                 _write(folder / task / f'{part}.tsv', make(parts[part], size, rng), HEADERS[task])
-        folder.chmod(0o755)
-        folder.replace(out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def exchanged_words(documents: list[tuple[str, Document]], size: int,

@@ -30,10 +30,9 @@ import numpy as np
 
 from experiments.data.sequences import check_at_least
 from experiments.data.text.choice_files import NUM_ENDINGS
-from experiments.data.text.corpus import Document, distinct, installed_docstrings
+from experiments.data.text.corpus import Document, distinct, installed_docstrings, new_data
 from experiments.data.text.document_files import PARTS, part_of
 from experiments.runs.command_line import run_function
-from graphattn.utils.files import new_folder
 
 GAP = '_'
 MIN_CONTEXT = 20  # words
@@ -56,13 +55,10 @@ def build_local_questions(out: Path, documents: Iterable[tuple[str, Document]],
     if not 0. <= share_without < 1.:
         raise ValueError(f"'share_without' must be in [0, 1) (got {share_without})")
     check_at_least(0, seed=seed)
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"'out' must be a new or empty folder (got {out}, which contains files); "
-                         f"choose another folder")
     parts: dict[str, list[Document]] = {part: [] for part in PARTS}
-    for _, document in documents:
-        parts[part_of(' '.join(document))].append(document)
-    with new_folder(out) as folder:
+    with new_data(out) as folder:
+        for _, document in documents:
+            parts[part_of(' '.join(document))].append(document)
         for name in ('squad', 'swag', 'wikihop', 'triviaqa/evidence/wikipedia'):
             (folder / name).mkdir(parents=True)
         for number, (part, some) in enumerate(parts.items()):
@@ -115,11 +111,8 @@ def write_with_other_texts(folder: Path, part: str, paragraphs: list[dict],
 
 
 def gaps(document: Document, share_without: float, rng: np.random.Generator) -> list[dict]:
-    """Return the paragraphs that a docstring contributes to the replacement of SQuAD. In each, a
-    word of a sentence is a gap.
-
-    Each paragraph has the questions on one sentence: the first of the docstring, or a definition.
-    """
+    """Return the paragraphs that a docstring contributes to the replacement of SQuAD, each with the
+    gaps of one sentence: the first of the docstring, or a definition."""
     asked = [0, *(place for place, sentence in enumerate(document[1:], 1)
                   if _DEFINES.search(sentence))]
     paragraphs = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -25,12 +25,13 @@ from experiments.data.text.document_files import (
     Document,
     DocumentSource,
     divide,
-    read_json_lines,
 )
+from experiments.data.text.text_table import read_texts
 from experiments.data.what_was_read import readable
 from experiments.runs.command_line import run_function
 from graphattn.utils.files import new_folder
 from graphattn.utils.reading import read_json
+from graphattn.utils.schema import check_schema
 
 MASK = 'package'
 SHORT = 5  # number of letters; shorter names, such as pip, occur within other words
@@ -59,9 +60,6 @@ class PackageDocs(DocumentSource):
             classes, so that every machine can have the same number. If omitted, all packages are
             classes.
         seed (int): Seed of the division.
-
-    Raises:
-        ValueError: A value is too small, or there are too few packages.
     """
 
     path: str = 'data/cache/package_docs'
@@ -80,9 +78,9 @@ class PackageDocs(DocumentSource):
         folder = Path(self.path)
         if not folder.exists():
             build_package_docs(folder, distinct(installed_documents()))
-        rows = [row for row in _rows(folder / 'documents.json')
-                if len(row['text'].split()) >= self.min_words]
-        count = Counter(row['package'] for row in rows)
+        rows = [row for row in read_texts(folder / 'documents.json', ['text'], 'package')
+                if len(row.texts[0].split()) >= self.min_words]
+        count = Counter(row.label for row in rows)
         packages = sorted((package for package in count if count[package] >= self.min_documents),
                           key=lambda package: (-count[package], package))
         if len(packages) < (self.num_classes or 2):
@@ -96,27 +94,14 @@ class PackageDocs(DocumentSource):
         names = _names(folder / 'names.json', classes)
         pattern = names_pattern(name for package in classes for name in names[package])
         return Collection(classes, divide(
-            (Document(pattern.sub(MASK, row['text']), label[row['package']])
-             for row in rows if row['package'] in label), self.seed))
-
-
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    for number, row in read_json_lines(path, used := ('package', 'text')):
-        for name in used:
-            if not isinstance(row.get(name), str):
-                raise ValueError(f"{path}, line {number}: expected a text as {name!r} (got "
-                                 f"{row.get(name)!r:.60})")
-        yield row
+            (Document(pattern.sub(MASK, row.texts[0]), label[row.label])
+             for row in rows if row.label in label), self.seed))
 
 
 def _names(path: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
     with readable(f"'path' cannot be read: {path}"):
         names = read_json(path)
-    for package in packages:
-        known = names.get(package)
-        if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
-            raise ValueError(f"{path}: expected a list of names for {package!r} (got "
-                             f"{known!r:.60})")
+    check_schema(names, {**{package: [str] for package in packages}, str: object}, str(path))
     return names
 
 

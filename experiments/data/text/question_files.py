@@ -15,39 +15,34 @@ from tqdm import tqdm
 from experiments.data.text.answers import trivia_words
 from experiments.data.what_was_read import number_of, readable, tell, unread
 from graphattn.utils.reading import json_value, read_text
+from graphattn.utils.schema import check_schema
 
 MAX_FILE = 2**31  # maximum bytes of a file; TriviaQA's web questions have 700 MB
 MAX_SPANS = 64  # maximum number of answers per document, as in Longformer
 MAX_NAMED = 20
-# The keys that are read, and those of the objects below each.
-_SQUAD = {'data': {'paragraphs': {'context': {}, 'qas': {
-    'id': {}, 'question': {}, 'is_impossible': {}, 'answers': {'text': {}, 'answer_start': {}}}}}}
-_PAGE = {'Filename': {}, 'DocPartOfVerifiedEval': {}}
+_SQUAD = {'data': [{'paragraphs': [{'context': str, 'qas': [{
+    'id': str, 'question': str, 'is_impossible?': bool, str: object,
+    'answers': [{'text': str, 'answer_start': int, str: object}]}], str: object}], str: object}],
+    str: object}
+_PAGES = [{'Filename': str, 'DocPartOfVerifiedEval?': object, str: object}]
 _TRIVIA_ROW = {
-    'QuestionId': {}, 'Question': {}, 'QuestionPartOfVerifiedEval': {}, 'EntityPages': _PAGE,
-    'Answer': dict.fromkeys(('Value', 'Aliases', 'NormalizedAliases', 'HumanAnswers'), {})}
-_TRIVIA = {
-    'Wikipedia': {'Domain': {}, 'VerifiedEval': {}, 'Data': _TRIVIA_ROW},
-    'Web': {'Domain': {}, 'VerifiedEval': {}, 'Data': {**_TRIVIA_ROW, 'SearchResults': _PAGE}}}
+    'QuestionId': str, 'Question': str, 'QuestionPartOfVerifiedEval?': bool, 'EntityPages?': _PAGES,
+    'Answer': {'Value': str, 'Aliases': [str], 'NormalizedAliases': [str], 'HumanAnswers?': [str],
+               str: object}, str: object}
+_DOMAINS = ('Wikipedia', 'Web')
+_TRIVIA = {domain: {'Domain': _DOMAINS, 'VerifiedEval': bool, 'Data': [row], str: object}
+           for domain, row in zip(_DOMAINS, (_TRIVIA_ROW, {**_TRIVIA_ROW,
+                                                           'SearchResults?': _PAGES}))}
 
 
 class Question(NamedTuple):
-    """A question to answer from texts, with these texts and the answers.
+    """A question to answer from texts, with these texts and the answers."""
 
-    Attributes:
-        id (str): An id that is unique within its part.
-        text (str): The question.
-        contexts (tuple): The texts that may contain the answer.
-        spans (tuple): The targets of training. Each is the index of a context, and the start and
-            end of an answer in it, in characters. Empty if no text contains an answer.
-        accepted (tuple): The accepted answers; empty if the question has no answer.
-    """
-
-    id: str
+    id: str  # unique within its part
     text: str
-    contexts: tuple[str, ...]
-    spans: tuple[tuple[int, int, int], ...]
-    accepted: tuple[str, ...]
+    contexts: tuple[str, ...]  # the texts that may contain the answer
+    spans: tuple[tuple[int, int, int], ...]  # answers: the context, begin and end in characters
+    accepted: tuple[str, ...]  # answers; empty if the question has none
 
 
 class QuestionData(NamedTuple):
@@ -129,45 +124,36 @@ class TriviaQa(QuestionSource):
 
     def _read(self, path: str, has_answers: bool = False) -> list[Question]:
         file = read_file(path, dict)
-        is_verified = value_of(file, 'VerifiedEval', bool, path)
-        domain = value_of(file, 'Domain', str, path)
-        if domain not in _TRIVIA:
-            raise ValueError(f"{path}: expected Wikipedia or Web as 'Domain' (got {domain!r:.60})")
-        questions = []
-        rows = value_of(file, 'Data', list, path)
-        for number, row in enumerate(tqdm(rows, desc=f'reading {Path(path).name}', disable=None)):
-            where = f'{path}, Data[{number}]'
-            if is_verified and not value_of(row, 'QuestionPartOfVerifiedEval', bool, where):
+        is_web = file.get('Domain') == 'Web'
+        schema = _TRIVIA['Web' if is_web else 'Wikipedia']
+        check_schema(file, schema, path)
+        is_verified, questions = file['VerifiedEval'], []
+        for row in tqdm(file['Data'], desc=f'reading {Path(path).name}', disable=None):
+            if is_verified and not row.get('QuestionPartOfVerifiedEval'):
                 continue
-            pages = list(self._pages(row, domain, is_verified, where))
-            answer = value_of(row, 'Answer', dict, where)
-            names, accepted = _names(answer, f'{where}.Answer')
-            groups = [pages] if domain == 'Wikipedia' else [[page] for page in pages]
-            for group in groups:
-                kept = [(name, text, spans) for name, text in group
-                        if (spans := list(_spans(text, names))) or not has_answers]
-                number_of_page = {name: place for place, (name, _, _) in enumerate(kept)}
-                key = value_of(row, 'QuestionId', str, where)
+            pages = list(self._pages(row, is_web, is_verified))
+            names, accepted = _names(row['Answer'])
+            texts = [page for _, page in pages]
+            asked = [(f'{row["QuestionId"]}--{name}', [page]) for name, page in pages
+                     ] if is_web else [(row['QuestionId'], texts)]
+            for key, group in asked:
+                found = [(page, list(_spans(page, names))) for page in group]
+                kept = [(page, spans) for page, spans in found if spans or not has_answers]
                 questions.append(Question(
-                    key if domain == 'Wikipedia' else f'{key}--{group[0][0]}',
-                    value_of(row, 'Question', str, where), tuple(text for _, text, _ in kept),
-                    tuple((number_of_page[name], *span) for name, _, spans in kept
+                    key, row['Question'], tuple(page for page, _ in kept),
+                    tuple((place, *span) for place, (_, spans) in enumerate(kept)
                           for span in spans), accepted))
-        tell_unused(path, number_of('question', len(questions)), file, _TRIVIA[domain])
+        tell_unused(path, number_of('question', len(questions)), file, schema)
         return questions
 
-    def _pages(self, row: dict, domain: str, is_verified: bool,
-               where: str) -> Iterator[tuple[str, str]]:
-        kinds = {'EntityPages': 'wikipedia'}
-        if domain == 'Web':
-            kinds['SearchResults'] = 'web'
+    def _pages(self, row: dict, is_web: bool, is_verified: bool) -> Iterator[tuple[str, str]]:
+        kinds = {'EntityPages': 'wikipedia', **({'SearchResults': 'web'} if is_web else {})}
         for kind, folder in kinds.items():
-            for page in _list_in(row, kind, where):
-                if is_verified and domain == 'Web' and not page.get('DocPartOfVerifiedEval'):
+            for page in row.get(kind, ()):
+                if is_verified and is_web and not page.get('DocPartOfVerifiedEval'):
                     continue
-                name = value_of(page, 'Filename', str, f'{where}.{kind}')
-                words = self._page(Path(self.evidence) / folder, name).split()
-                yield name, ' '.join(words[:self.max_words])
+                words = self._page(Path(self.evidence) / folder, page['Filename']).split()
+                yield page['Filename'], ' '.join(words[:self.max_words])
 
     @staticmethod
     def _page(folder: Path, name: str) -> str:
@@ -181,10 +167,7 @@ class TriviaQa(QuestionSource):
 
 def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
                learn: Callable[[str], Sequence[NamedTuple]] | None = None) -> dict[str, list]:
-    """Return a dict of the parts of a data set: its training, development and test examples.
-
-    Without a test file, the development part is also the test part.
-    """
+    """Return the training, development and test examples of a data set by the name of the part."""
     parts = {'train': list((learn or read)(files.train)), 'dev': list(read(files.dev))}
     parts['test'] = list(read(files.test)) if files.test else parts['dev']
     for path, questions in zip((files.train, files.dev, files.test), parts.values()):
@@ -194,38 +177,28 @@ def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
 
 def _squad_questions(path: str) -> Iterator[Question]:
     misplaced, file = [], read_file(path, dict)
-    articles = value_of(file, 'data', list, path)
-    for a, article in enumerate(articles):
-        for p, paragraph in enumerate(value_of(article, 'paragraphs', list, f'{path}, data[{a}]')):
-            where = f'{path}, data[{a}].paragraphs[{p}]'
-            context = value_of(paragraph, 'context', str, where)
-            for q, row in enumerate(value_of(paragraph, 'qas', list, where)):
-                question = _squad_question(row, context, f'{where}.qas[{q}]')
+    check_schema(file, _SQUAD, path)
+    for article in file['data']:
+        for paragraph in article['paragraphs']:
+            for row in paragraph['qas']:
+                question = _squad_question(row, paragraph['context'])
                 if question.accepted and not question.spans:
                     misplaced.append(question.id)
                 yield question
-    tell_unused(path, number_of('article', len(articles)), file, _SQUAD)
+    tell_unused(path, number_of('article', len(file['data'])), file, _SQUAD)
     if misplaced:
         warnings.warn(f'{path}: {len(misplaced)} questions are excluded from training, because '
                       f'their answers are not at the stated positions: {listed(misplaced)}',
                       stacklevel=2)
 
 
-def _squad_question(row: Any, context: str, where: str) -> Question:
-    # In SQuAD 2.0, questions without an answer lack these keys, or set is_impossible.
-    answers = value_of(row, 'answers', list, where)
-    if 'is_impossible' in row and value_of(row, 'is_impossible', bool, where):
-        answers = []
-    spans, accepted = [], []
-    for number, answer in enumerate(answers):
-        place = f'{where}.answers[{number}]'
-        text = value_of(answer, 'text', str, place)
-        begin = value_of(answer, 'answer_start', int, place)
-        accepted.append(text)
-        if text.strip() and begin >= 0 and context[begin:begin + len(text)] == text:
-            spans.append((0, begin, begin + len(text)))
-    return Question(value_of(row, 'id', str, where), value_of(row, 'question', str, where),
-                    (context,), tuple(spans[:1]), tuple(accepted))
+def _squad_question(row: dict, context: str) -> Question:
+    answers = [] if row.get('is_impossible') else row['answers']
+    spans = [(0, begin, begin + len(text)) for text, begin in (
+        (answer['text'], answer['answer_start']) for answer in answers)
+        if text.strip() and begin >= 0 and context[begin:begin + len(text)] == text]
+    return Question(row['id'], row['question'], (context,), tuple(spans[:1]),
+                    tuple(answer['text'] for answer in answers))
 
 
 def _trainable(path: str, questions: Iterable[Question]) -> list[Question]:
@@ -236,24 +209,18 @@ def _trainable(path: str, questions: Iterable[Question]) -> list[Question]:
     return kept
 
 
-def _names(answer: dict, where: str) -> tuple[list[str], tuple[str, ...]]:
+def _names(answer: dict) -> tuple[list[str], tuple[str, ...]]:
     """Return the names of an answer that may occur in a text, and the accepted answers in normal
     form."""
-    aliases = value_of(answer, 'Aliases', list, where)
-    human = _list_in(answer, 'HumanAnswers', where)
-    names = [value_of(answer, 'Value', str, where), *aliases, *human]
-    normalised = [*value_of(answer, 'NormalizedAliases', list, where),
-                  *(' '.join(trivia_words(text)) for text in human)]
-    if not all(isinstance(name, str) for name in (*names, *normalised)):
-        raise ValueError(f"{where}: expected a list of strings as the names of the answer")
-    return [name for name in dict.fromkeys(names) if name.strip()], tuple(normalised)
+    human = answer.get('HumanAnswers', [])
+    names = dict.fromkeys([answer['Value'], *answer['Aliases'], *human])
+    return [name for name in names if name.strip()], (
+        *answer['NormalizedAliases'], *(' '.join(trivia_words(text)) for text in human))
 
 
 def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each place in a text that matches one of the names.
-
-    A match is a whole word, or several, in any case.
-    """
+    """Yield the start and end of each place in a text where a name stands as whole words, in any
+    case."""
     if not names:
         return
     by_length = sorted(names, key=len, reverse=True)
@@ -263,12 +230,6 @@ def _spans(text: str, names: list[str]) -> Iterator[tuple[int, int]]:
         if number == MAX_SPANS:
             return
         yield found.span()
-
-
-def _list_in(row: dict, name: str, where: str) -> list:
-    """Return the list under the key ``name`` of a JSON object, or an empty list if the key is
-    missing. Errors begin with ``where``."""
-    return value_of(row, name, list, where) if name in row else []
 
 
 def _check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
@@ -294,25 +255,20 @@ def read_file(path: str, kind: type) -> Any:
         return json_value(read_text(Path(path), max_bytes=MAX_FILE), path, kind)
 
 
-def tell_unused(path: str, read: str, value: Any, used: dict) -> None:
-    """Print what was read from a JSON file, and the keys that are not in ``used``, if any."""
-    if others := unread(_unused(value, used), (), 'keys'):
+def tell_unused(path: str, read: str, value: Any, schema: Any) -> None:
+    """Print what was read from a JSON file, and the keys that a schema does not name, if any."""
+    if others := unread(_unused(value, schema), (), 'keys'):
         tell(path, read, others)
 
 
-def _unused(value: Any, used: dict, place: str = '') -> Iterator[str]:
-    for row in value if isinstance(value, list) else [value]:
-        for name, inner in row.items() if isinstance(row, dict) else ():
-            if name not in used:
+def _unused(value: Any, schema: Any, place: str = '') -> Iterator[str]:
+    if isinstance(schema, list):
+        for row in value:
+            yield from _unused(row, schema[0], place)
+    elif isinstance(schema, dict):
+        named = {key.removesuffix('?'): part for key, part in schema.items() if key is not str}
+        for name, inner in value.items():
+            if name in named:
+                yield from _unused(inner, named[name], f'{place}{name}.')
+            else:
                 yield place + name
-            elif used[name]:
-                yield from _unused(inner, used[name], f'{place}{name}.')
-
-
-def value_of(row: Any, name: str, kind: type, where: str) -> Any:
-    """Return the value under the key ``name`` of a JSON object, or raise an error if it is missing
-    or not of the type ``kind``."""
-    value = row.get(name) if isinstance(row, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
-        raise ValueError(f'{where}: expected {name!r}, a JSON {kind.__name__} (got {value!r:.60})')
-    return value

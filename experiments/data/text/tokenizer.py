@@ -42,13 +42,9 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
     Words are lower-cased, stripped of accents and split at punctuation. The special tokens come
     first: [PAD] = 0, [UNK] = 1, [CLS] = 2, [SEP] = 3, [MASK] = 4. Training is deterministic.
     """
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordPiece
-    from tokenizers.trainers import WordPieceTrainer
+    from tokenizers import BertWordPieceTokenizer
 
-    learner = Tokenizer(WordPiece(unk_token='[UNK]'))
-    _process_as_bert(learner)
-    letters = _letters(_watched(texts(), 'counting letters'), learner)
+    letters = _letters(_watched(texts(), 'counting letters'))
     # The trainer would number single letters in random order, and this order breaks ties. Letters
     # that are special tokens keep the given order.
     given = [*NAMES, *letters, *(f'##{letter}' for letter in letters)]
@@ -56,14 +52,12 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
         raise ValueError(f"'vocab_size' must be at least {len(given)}, to contain the special "
                          f"tokens and each letter, both at the start of a word and inside (got "
                          f"{vocab_size})")
-    trainer = WordPieceTrainer(vocab_size=vocab_size, special_tokens=given, show_progress=False,
-                               initial_alphabet=letters, limit_alphabet=len(letters))
+    learner = BertWordPieceTokenizer()
     watched = _watched(texts(), TRAINING)
-    learner.train_from_iterator(watched, trainer)
-    tokenizer = Tokenizer(WordPiece(learner.get_vocab(), unk_token='[UNK]'))
-    _process_as_bert(tokenizer)
-    _frame_as_bert(tokenizer)
-    return tokenizer
+    learner.train_from_iterator(
+        watched, vocab_size, min_frequency=0, limit_alphabet=len(letters), initial_alphabet=letters,
+        special_tokens=given, show_progress=False)
+    return _word_pieces(learner.get_vocab())
 
 
 def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
@@ -105,12 +99,14 @@ def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
     return tqdm(texts, desc=name, unit=' texts', delay=1., disable=None)
 
 
-def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the characters that make up nearly all of the texts after ``tokenizer`` has normalised
-    them, the most frequent first."""
-    count: Counter[str] = Counter()
+def _letters(texts: Iterable[str]) -> list[str]:
+    """Return the characters that make up nearly all of the texts after BERT's normalisation, the
+    most frequent first."""
+    from tokenizers.normalizers import BertNormalizer
+
+    normalize, count = BertNormalizer().normalize_str, Counter()
     for text in texts:
-        count.update(tokenizer.normalizer.normalize_str(text))
+        count.update(normalize(text))
     for character in [character for character in count if character.isspace()]:
         del count[character]
     by_frequency = sorted(count, key=lambda character: (-count[character], character))
@@ -121,33 +117,42 @@ def _letters(texts: Iterable[str], tokenizer: Tokenizer) -> list[str]:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a tokenizer from a tokenizer.json, or a WordPiece tokenizer from a vocab.txt. It keeps
-    capitals and accents if tokens of the vocab.txt have some, and prints that it does."""
+    """Load a tokenizer from a tokenizer.json, from a vocab.txt, or as AutoTokenizer does, from a
+    folder or by its name on the hub."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
 
-    path = Path(path)
+    path, words = Path(path), {}
     try:
         if path.suffix == '.txt':
             words = _read_vocabulary(path)
             tokenizer = Tokenizer(WordPiece(words, unk_token='[UNK]'))
-            _process_as_bert(tokenizer, kept := _kept_in(words))
-            _tell_once(path, f'{number_of("token", len(words))}; texts '
-                             f'{"keep" if kept else "are lower-cased, without"} '
-                             f'{" and ".join(kept or ("accents",))}')
-        else:
+        elif path.is_file() or path.suffix == '.json':
             tokenizer = Tokenizer.from_str(read_text(path))
+        else:
+            from huggingface_hub import HfApi, constants
+            from transformers import AutoTokenizer
+
+            if not path.exists() and not constants.HF_HUB_OFFLINE:
+                HfApi().model_info(str(path))  # AutoTokenizer would try ten times
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(path), trust_remote_code=False).backend_tokenizer
         ids = set(tokenizer.get_vocab().values())
         if ids != set(range(tokenizer.get_vocab_size())):
             raise ValueError(f'its {tokenizer.get_vocab_size():,} tokens must have ids from 0 '
                              f'without gaps, but the last id is {max(ids):,}')
         tokenizer.encode(UNKNOWN)
     except Exception as error:  # tokenizers raises plain Exception
-        raise ValueError(f"'tokenizer' cannot be read: {path} ({error}); 'tokenizer' must be a "
-                         "tokenizer.json or a vocab.txt") from error
+        raise ValueError(f"'tokenizer' cannot be read: {path} ({' '.join(str(error).split())}); "
+                         f"'tokenizer' must be a tokenizer.json, a vocab.txt, or the folder or the "
+                         f"name of a tokenizer of Hugging Face") from error
     special_tokens(tokenizer, path)
-    if path.suffix == '.txt':
-        _frame_as_bert(tokenizer)
+    if words:
+        kept = _kept_in(words)
+        tokenizer = _word_pieces(words, kept)
+        _tell_once(path, f'{number_of("token", len(words))}; texts '
+                         f'{"keep" if kept else "are lower-cased, without"} '
+                         f'{" and ".join(kept or ("accents",))}')
     tokenizer.no_truncation()  # the task limits lengths
     tokenizer.no_padding()
     return tokenizer
@@ -175,10 +180,8 @@ def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -
 
 
 def cut(texts: list[list[int]], room: int) -> list[list[int]]:
-    """Cut one or two texts to ``room`` tokens in total.
-
-    Tokens are removed from the end of the longer text, or of the second text in a tie.
-    """
+    """Cut one or two texts to ``room`` tokens in total, at the end of the longer text, or of the
+    second text in a tie."""
     if len(texts) == 1:
         return [texts[0][:room]]
     first, second = (len(text) for text in texts)
@@ -210,25 +213,12 @@ def _kept_in(words: Iterable[str]) -> tuple[str, ...]:
                  if any(change(word) != word for word in plain))
 
 
-def _process_as_bert(tokenizer: Tokenizer, kept: tuple[str, ...] = ()) -> None:
-    from tokenizers.decoders import WordPiece
-    from tokenizers.normalizers import BertNormalizer
-    from tokenizers.pre_tokenizers import BertPreTokenizer
+def _word_pieces(words: dict[str, int], kept: tuple[str, ...] = ()) -> Tokenizer:
+    """Return BERT's tokenizer, whose ``encode(a, b)`` is [CLS] a [SEP] b [SEP]."""
+    from tokenizers import BertWordPieceTokenizer, Tokenizer
 
-    tokenizer.normalizer = BertNormalizer(lowercase='capitals' not in kept,
-                                          strip_accents='accents' not in kept)
-    tokenizer.pre_tokenizer = BertPreTokenizer()
-    tokenizer.decoder = WordPiece()
-
-
-def _frame_as_bert(tokenizer: Tokenizer) -> None:
-    """Configure a tokenizer so that ``encode(a, b)`` returns [CLS] a [SEP] b [SEP] with segments 0
-    and 1."""
-    from tokenizers.processors import BertProcessing
-
-    ids = special_tokens(tokenizer)
-    tokenizer.add_special_tokens(list(NAMES))
-    tokenizer.post_processor = BertProcessing(('[SEP]', ids.sep), ('[CLS]', ids.cls))
+    return Tokenizer.from_str(BertWordPieceTokenizer(
+        words, lowercase='capitals' not in kept, strip_accents='accents' not in kept).to_str())
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:

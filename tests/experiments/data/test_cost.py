@@ -13,7 +13,7 @@ from experiments.data.image_files import ImageFiles
 from experiments.data.listops_files import read_listops
 from experiments.data.text.choice_files import Swag, WikiHop
 from experiments.data.text.corpus import read_documents
-from experiments.data.text.document_files import AmazonReviews, Hyperpartisan, Imdb
+from experiments.data.text.document_files import Hyperpartisan, TextFolders
 from experiments.data.text.glue_files import TASKS, read_rows
 from experiments.data.text.question_files import Squad, TriviaQa
 from experiments.data.text.text_table import TextTable, read_texts
@@ -56,7 +56,7 @@ def texts(folder, size):
         path = folder / part / label / f'{number}.txt'
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'text {number}')
-    return lambda: (Imdb(str(folder)).read(), list(read_documents(folder)))
+    return lambda: (TextFolders(str(folder)).read(), list(read_documents(folder)))
 
 
 def tokens(folder, size):
@@ -129,8 +129,6 @@ READERS = {  # and how much of it takes a while
     'names in JSON': (in_file('a.jsonl', lambda size: json.dumps(
         {'text': 'a', 'label': 1} | {str(i): i for i in range(size)}), lambda path: [
             *read_texts(path)]), 8000),
-    'reviews': (in_file('a.json', lines(lambda i: f'{{"reviewText": "a b {i}", "overall": 4}}\n'),
-                        lambda path: AmazonReviews(str(path), 1, num_sampled=9).read()), 3000),
     'images of a class': (images(True), 100),
     'classes of images': (images(False), 100),
     'texts in folders': (texts, 300),

@@ -14,7 +14,7 @@ from experiments.data.graph_tables import own_graphs
 from experiments.data.imagenet64 import BYTES, read_array
 from experiments.data.pyg_datasets import homogeneous
 from experiments.data.text.choice_files import Swag, WikiHop
-from experiments.data.text.document_files import AmazonReviews, Hyperpartisan
+from experiments.data.text.document_files import Hyperpartisan
 from experiments.data.text.glue_files import TASKS, read_rows
 from experiments.data.text.package_docs import PackageDocs
 from experiments.data.text.question_files import Squad, TriviaQa
@@ -143,9 +143,6 @@ INPUTS = {
     'a key of one of several lines': (
         'a.jsonl', table('{"text": "a", "label": 0}', '{"text": "a", "label": 0, "zzz": 1}'),
         texts, 'zzz', 'named'),
-    'a key of reviews': (
-        'a.json', objects(reviewText='a ' * 9, overall=1, zzz=1),
-        lambda path: AmazonReviews(str(path), longer_than=1, num_sampled=1).read(), 'zzz', 'named'),
     'a key of documents': ('documents.json', objects(package='a', text='b', zzz=1), documents,
                            'zzz', 'named'),
     'a column of SWAG': ('a.csv', table(

@@ -38,7 +38,7 @@ from experiments.data.image_files import ImageFiles
 from experiments.data.labels import class_names
 from experiments.data.pathfinder_files import PathfinderFiles
 from experiments.data.text.corpus import read_documents
-from experiments.data.text.document_files import Imdb, Newsgroups
+from experiments.data.text.document_files import TextFolders
 from experiments.data.text.package_docs import names_pattern, variants
 from experiments.data.text.text_table import TextTable
 from experiments.data.text.tokenizer import train_tokenizer
@@ -60,9 +60,9 @@ say = {
     'tokens': digest(TokenArrays(str(folder / 'a.npz')).read(9)),
     'images': digest(ImageFiles(str(folder / 'images')).read(99)),
     'images to predict': [name for name, _ in ImageFiles('').unlabelled(folder / 'images')],
-    'imdb': digest(Imdb(str(folder / 'imdb')).read()),
-    'bytes': digest(DocumentBytes(Newsgroups(str(folder / 'news'))).read(99)),
-    'newsgroups': digest(Newsgroups(str(folder / 'news')).read()),
+    'imdb': digest(TextFolders(str(folder / 'imdb')).read()),
+    'bytes': digest(DocumentBytes(TextFolders(str(folder / 'news'))).read(99)),
+    'folders': digest(TextFolders(str(folder / 'news')).read()),
     'corpus': [*read_documents(folder / 'imdb' / 'train' / 'pos')],
     'pathfinder': digest(PathfinderFiles(str(folder / 'pathfinder')).read(9999)),
     'tokenizer': train_tokenizer(lambda: ['ab ba cd dc ef fe gh hg'], 60).to_str(),
@@ -89,7 +89,7 @@ def folder(tmp_path_factory):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f'A text of {name}. And some.')
             for message in range(6):
-                path = folder / 'news' / f'20news-bydate-{part}' / name / str(message)
+                path = folder / 'news' / part / name / str(message)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(f'From: me\n\nMessage {message} of {name} in {part}.')
     (folder / 'pathfinder').mkdir()

@@ -55,7 +55,7 @@ STRANGE = [
     '\u2028', '\ufeff', '\x00', '\x7f', '\xa0', '\u00e9', '\U0001f600', '${x}', 'None', '==UNSET==']
 next_string = cycle(STRANGE)
 MADE = {'model': ('torch.nn.Identity', {}),
-        'documents': ('experiments.data.text.document_files.Imdb', {'path': ' x'}),
+        'documents': ('experiments.data.text.document_files.TextFolders', {'path': ' x'}),
         'questions': ('experiments.data.text.question_files.Squad', {'train': '~', 'dev': '1e5'}),
         'source': ('experiments.data.digits.DigitImages', {'path': 'no'})}
 OF_CHOICES = ('experiments.data.text.choice_files.Swag', {'train': '~', 'dev': '1e5'})

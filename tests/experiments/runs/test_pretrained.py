@@ -211,7 +211,7 @@ def test_documents_are_classified_from_robertas_weights(roberta_file, tmp_path):
         'model': {'class_path': 'experiments.modules.DocumentClassification',
                   'init_args': {'lr': 1e-12, 'model': model}},
         'data': {'class_path': 'experiments.tasks.Documents', 'init_args': {
-            'documents': {'class_path': 'experiments.data.text.document_files.Imdb',
+            'documents': {'class_path': 'experiments.data.text.document_files.TextFolders',
                           'init_args': {'path': str(tmp_path / 'aclImdb')}},
             'tokenizer': str(tmp_path / 'tokenizer.json'), 'max_length': 40, 'batch_size': 5}}}
     (tmp_path / 'config.yaml').write_text(yaml.safe_dump(config))

@@ -10,7 +10,7 @@ import yaml
 from sklearn.metrics import accuracy_score, f1_score
 
 from experiments import train
-from experiments.data.text.document_files import PARTS, Document, Imdb
+from experiments.data.text.document_files import PARTS, Document, TextFolders
 from experiments.data.text.tokenizer import load_tokenizer
 from experiments.modules.document_classification import (
     BEST,
@@ -50,7 +50,7 @@ def write_config(folder, **data):
                 'init_args': {'num_classes': 2, 'encoder': {
                     'class_path': 'graphattn.models.Encoder', 'init_args': encoder}}}}},
         'data': {'class_path': 'experiments.tasks.Documents', 'init_args': {
-            'documents': {'class_path': 'experiments.data.text.document_files.Imdb',
+            'documents': {'class_path': 'experiments.data.text.document_files.TextFolders',
                           'init_args': {'path': str(folder / 'aclImdb')}},
             'vocab_size': 150, 'max_length': 24, 'batch_size': 5,
             'cache': str(folder / 'cache'), **data}}}
@@ -75,7 +75,7 @@ def learned(tmp_path_factory):
 
 
 def encoded(folder, max_length=24, part='test'):
-    documents = Imdb(str(folder / 'aclImdb')).read().parts[part]
+    documents = TextFolders(str(folder / 'aclImdb')).read().parts[part]
     tokenizer = load_tokenizer(folder / 'run/tokenizer.json')
     return documents, tokenizer, EncodedDocuments(documents, tokenizer, max_length)
 
@@ -87,8 +87,8 @@ def test_the_tokenizer_comes_from_the_training_part_alone(learned):
     write_imdb(learned / 'other')
     for file in (learned / 'other/test/pos').iterdir():
         file.write_text('zebra ' * 20)
-    task = Documents(Imdb(str(learned / 'other')), vocab_size=150, cache=str(learned / 'cache'))
-    same = Documents(Imdb(str(learned / 'aclImdb')), vocab_size=150, cache=str(learned / 'cache'))
+    task, same = (Documents(TextFolders(str(learned / name)), vocab_size=150,
+                            cache=str(learned / 'cache')) for name in ('other', 'aclImdb'))
     assert task._trained_tokenizer == same._trained_tokenizer and same._trained_tokenizer.exists()
     same.vocab_size = 140
     assert task._trained_tokenizer != same._trained_tokenizer
@@ -207,7 +207,7 @@ def test_two_processes_count_every_document_once(learned, tmp_path):
     (['--data.init_args.max_length', '25'], "'max_length' must be at most 24, the number"),
     (['--data.init_args.max_length', '2'], "'max_length' must be at least 3"),
     (['--data.init_args.batch_size', '0'], "'batch_size' must be at least 1"),
-    (['--data.init_args.documents.init_args.path', 'nowhere'], 'nowhere/train/neg: expected a'),
+    (['--data.init_args.documents.init_args.path', 'nowhere'], 'folder train.*got nowhere'),
     (['--model.init_args.model.init_args.num_classes', '3'],
      r"'num_classes' of the model must be 2, the number of classes of the documents \(got 3\)"),
     (['--model.init_args.model.init_args.encoder.init_args.num_tokens', '20'],

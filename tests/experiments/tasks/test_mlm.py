@@ -183,7 +183,7 @@ def test_every_example_once_an_epoch_over_all_processes(num_examples):
     ('num_workers', -1, "'num_workers' must be at least 0"),
     ('max_length', 33, "'max_length' must be at most 32, the number of positions"),
     ('tokenizer', 'nowhere.json', "'tokenizer' cannot be read: nowhere.json"),
-    ('corpus', 'nowhere', "'corpus' must be a text file, a folder of"),
+    ('corpus', 'no/such/folder', "'corpus' must be a text file, a folder of"),
 ])
 def test_bad_options_are_told_first(corpus, option, value, match):
     with pytest.raises(ValueError, match=match):

@@ -1,6 +1,5 @@
 """Readers of labelled documents: what they read, how they divide it, and what they refuse."""
 
-import gzip
 import json
 from collections import Counter
 
@@ -9,14 +8,13 @@ import pytest
 
 from experiments.data.text.document_files import (
     PARTS,
-    AmazonReviews,
     Document,
     Hyperpartisan,
-    Imdb,
-    Newsgroups,
+    TextFolders,
     divide,
     part_of,
 )
+from experiments.data.text.text_table import TextTable
 from tests.experiments.document_folders import write_imdb
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -76,9 +74,9 @@ def test_a_leaking_split_is_said_to_leak(tmp_path):
 
 @pytest.mark.parametrize('split, match', [
     ({'train': [1], 'dev': [2], 'test': [99]}, 'splits.json:.*article.*got 99, which is missing'),
-    ({'train': [1], 'test': [2]}, r'expected lists.*ids.*train, dev, test \(got train, te'),
-    ({'train': [1], 'dev': 2, 'test': []}, 'expected lists of ids'),
-    ({'train': [1.5], 'dev': [], 'test': []}, r'expected ids of digits \(got 1.5\)'),
+    ({'train': [1], 'test': [2]}, "splits.json: field 'dev' is missing"),
+    ({'train': [1], 'dev': 2, 'test': []}, "'dev' must be a list .got 2"),
+    ({'train': [1.5], 'dev': [], 'test': []}, r"'train\[0\]' must be .* \(got 1.5\)"),
     ([1], r'expected a JSON object \(got list\)'),
 ])
 def test_a_split_file_that_does_not_fit(split, match, tmp_path):
@@ -129,12 +127,10 @@ def test_no_declaration_of_entities_is_let_in(declaration, tmp_path):
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(ValueError, match='labels.xml cannot be read'):
         Hyperpartisan('articles.xml', str(tmp_path / 'labels.xml')).read()
-    with pytest.raises(ValueError, match="'path' must contain the folder 20news-bydate-train"):
-        Newsgroups(str(tmp_path)).read()
+    with pytest.raises(ValueError, match="'path' must contain the folder train"):
+        TextFolders(str(tmp_path)).read()
     with pytest.raises(ValueError, match=r'train/neg: expected a folder of documents'):
-        Imdb(str(tmp_path)).read()
-    with pytest.raises(ValueError, match="'path' cannot be read: .*books.json"):
-        AmazonReviews(str(tmp_path / 'books.json'), 5).read()
+        TextFolders(str(tmp_path), classes=['neg', 'pos']).read()
 
 
 def write_newsgroups(folder, classes=('alt.atheism', 'sci.space'), num=30):
@@ -148,10 +144,15 @@ def write_newsgroups(folder, classes=('alt.atheism', 'sci.space'), num=30):
     return folder
 
 
+def newsgroups(folder, strip_headers=True):
+    return TextFolders(str(folder), '20news-bydate-train', '20news-bydate-test',
+                       encoding='latin-1', strip_headers=strip_headers)
+
+
 def test_newsgroups_with_and_without_headers(tmp_path):
     write_newsgroups(tmp_path)
     (tmp_path / '20news-bydate-train/.DS_Store').touch()
-    bare, full = Newsgroups(str(tmp_path)).read(), Newsgroups(str(tmp_path), False).read()
+    bare, full = newsgroups(tmp_path).read(), newsgroups(tmp_path, False).read()
     assert bare.classes == full.classes == ('alt.atheism', 'sci.space')
     assert sorted(bare.parts['test']) == sorted(
         Document(f'test {name} {number}\n\nbye', label)
@@ -167,7 +168,7 @@ def test_newsgroups_with_and_without_headers(tmp_path):
 def test_newsgroups_that_are_headers_only_are_counted(tmp_path, capsys):
     write_newsgroups(tmp_path)
     (tmp_path / '20news-bydate-test/sci.space/0').write_text('From: a\nSubject: b\n')
-    assert len(Newsgroups(str(tmp_path)).read().parts['test']) == 59
+    assert len(newsgroups(tmp_path).read().parts['test']) == 59
     assert '20news-bydate-test: skipped 1 messages' in capsys.readouterr().out
 
 
@@ -176,22 +177,22 @@ def test_newsgroups_that_are_refused(tmp_path):
     stray = tmp_path / '20news-bydate-train/stray'
     stray.touch()
     with pytest.raises(ValueError, match='stray: expected only folders, one for each class'):
-        Newsgroups(str(tmp_path)).read()
+        newsgroups(tmp_path).read()
     stray.unlink()
     (tmp_path / '20news-bydate-train/sci.space/3').write_text(' \n')
     with pytest.raises(ValueError, match='sci.space/3:.*empty document'):
-        Newsgroups(str(tmp_path)).read()
+        newsgroups(tmp_path).read()
     (tmp_path / '20news-bydate-test/zzz').mkdir()
     with pytest.raises(ValueError, match='zzz: expected only classes of .*train '):
-        Newsgroups(str(tmp_path)).read()
+        newsgroups(tmp_path).read()
 
 
 def test_imdb(tmp_path):
     write_imdb(tmp_path, num_train=50, num_test=4)
-    (tmp_path / 'train/unsup').mkdir()
+    (tmp_path / 'train/unsup').mkdir()  # which has no labels
     (tmp_path / 'test/pos/9_9.txt').write_text('Great!<br /><br />“Fine.”')
-    collection = Imdb(str(tmp_path)).read()
-    assert collection.classes == ('negative', 'positive')
+    collection = TextFolders(str(tmp_path), classes=['neg', 'pos']).read()
+    assert collection.classes == ('neg', 'pos')
     assert Document('Great!  “Fine.”', 1) in collection.parts['test']
     sizes = [len(collection.parts[part]) for part in PARTS]
     assert sizes[0] + sizes[1] == 100 and 3 <= sizes[1] <= 20 and sizes[2] == 9
@@ -203,32 +204,35 @@ def write_reviews(path, lengths):
     lines = [json.dumps({'reviewText': f'r{number} ' + 'word ' * (length - 1),
                          'overall': float(number % 5 + 1), 'asin': 'x'})
              for number, length in enumerate(lengths)]
-    with (gzip.open if path.suffix == '.gz' else open)(path, 'wt') as file:
-        file.write('\n'.join(lines) + '\n')
+    path.write_text('\n'.join(lines) + '\n')
     return str(path)
 
 
+def reviews(path, *sampled):
+    return TextTable(*[path] * 3, ['reviewText'], 'overall', [*'12345'], 5, *sampled)
+
+
 def test_a_sample_of_reviews_is_uniform_and_repeats(tmp_path):
-    path = write_reviews(tmp_path / 'books.json', [6] * 60)
-    drawn = [everything(AmazonReviews(path, 5, 20, seed).read()) for seed in range(60)]
-    assert drawn[3] == everything(AmazonReviews(path, 5, 20, 3).read())
+    path = write_reviews(tmp_path / 'books.json', [6] * 60 + [5] * 10)
+    drawn = [Counter(reviews(path, 20, seed).read().parts['train']) for seed in range(60)]
+    assert drawn[3] == Counter(reviews(path, 20, 3).read().parts['train'])
     assert all(sample.total() == 20 for sample in drawn)
     count = np.array(list(sum(drawn, Counter()).values()))
     # Each of 60 is drawn 20 times on average, with a standard deviation of 3.7.
     assert len(count) == 60 and 6 <= count.min() and count.max() <= 34
-    with pytest.raises(ValueError, match="'num_sampled' must be at most 60, the number of reviews"):
-        AmazonReviews(path, 5, 61).read()
+    with pytest.raises(ValueError, match="'num_sampled' must be at most 60, the number of rows"):
+        reviews(path, 61).read()
 
 
 @pytest.mark.parametrize('line, match', [
     ('{"overall": 1.0', 'line 2: not JSON'), ("{'overall': 1.0}", 'line 2: not JSON'),
     ('3', r'line 2: expected a JSON object \(got int\)'),
     ('[' * 100_000, 'line 2: not JSON'),
-    ('{"overall": 1.0}', r"line 2: expected a text as 'reviewText' \(got None\)"),
-    ('{"reviewText": "a", "overall": 6}', r"line 2: expected .* 1 to 5 as 'overall' \(got 6"),
+    ('{"overall": 1.0}', r"line 2: expected the column 'reviewText' \(got overall\)"),
+    ('{"reviewText": "a b c d e f", "overall": 6}', r"line 2: expected .* \(got '6'\)"),
+    ('{"reviewText": null, "overall": 1}', r"line 2: expected a text in 'reviewText' \(got None"),
     ('{"reviewText": "a", "overall": 4.5}', r'\(got 4.5\)'),
-    ('{"reviewText": "a", "overall": true}', r'\(got True\)'),
-    ('{"reviewText": "a", "overall": "5"}', r"\(got '5'\)"),
+    ('{"reviewText": "a b c d e f", "overall": true}', r"\(got 'True'\)"),
     ('{"reviewText": "a", "overall": [5]}', r"\(got \[5\]\)"),
     (b'{"reviewText": "\xe9", "overall": 4}', 'line 2: not UTF-8'),
 ])
@@ -237,7 +241,7 @@ def test_malformed_lines_of_reviews(line, match, tmp_path):
     with open(path, 'ab') as file:
         file.write((line if isinstance(line, bytes) else line.encode()) + b'\n')
     with pytest.raises(ValueError, match=f'books.json, {match}' if 'line' in match else match):
-        AmazonReviews(path, 5).read()
+        reviews(path).read()
 
 
 @pytest.mark.slow
@@ -251,7 +255,8 @@ def test_shares_of_the_parts():
     assert list(divide([Document('a', 0)], 0)) == list(PARTS)
 
 
-@pytest.mark.parametrize('make', [lambda: AmazonReviews('x', 0), lambda: AmazonReviews('x', 5, 0)])
-def test_numbers_must_be_positive(make):
-    with pytest.raises(ValueError, match='must be at least 1'):
-        make()
+def test_numbers_must_be_positive():
+    with pytest.raises(ValueError, match="'longer_than' must be at least 0 .got -1"):
+        TextTable('x', longer_than=-1)
+    with pytest.raises(ValueError, match="'num_sampled' must be at least 1 .got 0"):
+        TextTable('x', num_sampled=0)

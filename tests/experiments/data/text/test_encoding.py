@@ -3,10 +3,9 @@
 import multiprocessing
 import os
 import pickle
-import shutil
 import time
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +14,8 @@ from experiments.data.text import encoding
 from experiments.data.text.encoding import EncodedCorpus, corpus_key, encode_corpus
 from experiments.data.text.tokenizer import load_tokenizer
 from tests.experiments.data.text.traceable import held_out, write_traceable
+
+FILES = 'tokens.bin', 'sentence_ptr.bin', 'document_ptr.bin', 'counts.npy', 'layout.json'
 
 
 @pytest.fixture
@@ -93,45 +94,27 @@ def test_sequences_are_whole_sentences_of_one_document(encoded, target, short_sh
 @pytest.mark.slow
 def test_an_encoding_is_whole_or_not_there(traceable, tmp_path, monkeypatch):
     _, path, tokenizer = traceable
-    monkeypatch.setattr(encoding._PartWriter, 'close', lambda writer: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(encoding._PartWriter, 'close', lambda writer: 1 / 0)
         encode_corpus(path, tokenizer, tmp_path / 'encoded')
-    assert {entry.name for entry in tmp_path.iterdir()} == {'.encoded.lock', 'corpus',
-                                                            'encoded-shards'}
-    assert not any((tmp_path / 'encoded-shards').iterdir())
-
-
-FILES = 'tokens.bin', 'sentence_ptr.bin', 'document_ptr.bin', 'counts.npy', 'layout.json'
-
-
-def contents(folder):
-    return {f'{part}/{name}': (folder / part / name).read_bytes()
-            for part in ('train', 'val') for name in FILES}
+    assert {entry.name for entry in tmp_path.iterdir()} == {'.encoded.lock', 'corpus'}
 
 
 @pytest.mark.slow
-def test_shards_and_a_second_beginning_change_nothing(traceable, encoded, tmp_path, monkeypatch):
-    """Killed in its fourth shard, and begun again: what was finished is not touched."""
+def test_an_encoding_that_was_killed_begins_again(traceable, encoded, tmp_path):
     _, path, tokenizer = traceable
-    monkeypatch.setattr(encoding, 'CHARACTERS_IN_SHARD', 400)
-    folder, write = tmp_path / 'again', encoding.new_folder
 
-    def killed(path):
-        return os._exit(9) if path.name >= '000003' else write(path)
-    monkeypatch.setattr(encoding, 'new_folder', killed)
-    with pytest.raises(BrokenProcessPool):
-        encode_corpus(path, tokenizer, folder)
-    shards = tmp_path / 'again-shards'
-    before = {shard: shard.stat().st_ino for shard in shards.glob('0*')}
-    assert {shard.name for shard in before} <= {'000000', '000001', '000002'} and before
-
-    def looked_at(path):
-        assert not path.exists()
-        assert all(shard.stat().st_ino == number for shard, number in before.items())
-        return write(path)
-    monkeypatch.setattr(encoding, 'new_folder', looked_at)
-    encode_corpus(path, tokenizer, folder)
-    assert contents(folder) == contents(tmp_path / 'encoded') and not shards.exists()
+    def killed():
+        encoding._PartWriter.close = lambda writer: os._exit(9)
+        encode_corpus(path, tokenizer, tmp_path / 'again')
+    process = multiprocessing.get_context('fork').Process(target=killed)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 9 and not (tmp_path / 'again').exists()
+    encode_corpus(path, tokenizer, tmp_path / 'again')
+    for part, name in product(('train', 'val'), FILES):
+        assert (tmp_path / 'again' / part / name).read_bytes() == (
+            tmp_path / 'encoded' / part / name).read_bytes()
 
 
 @pytest.mark.slow
@@ -165,25 +148,11 @@ def test_two_processes_encode_one_after_the_other(traceable, tmp_path, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', FILES)
-def test_a_shard_that_was_cut_short_is_named(name, traceable, tmp_path, monkeypatch):
-    _, path, tokenizer = traceable
-    monkeypatch.setattr(encoding, 'CHARACTERS_IN_SHARD', 400)
-    write = encoding.new_folder
-
-    @contextmanager
-    def cut_short(path):
-        with write(path) as folder:
-            yield folder
-            if path.name == '000001':
-                file = folder / 'train' / name
-                os.truncate(file, file.stat().st_size - 2)
-    monkeypatch.setattr(encoding, 'new_folder', cut_short)
-    with pytest.raises(ValueError, match=r"'cache' is damaged .*; delete .*-shards/000001, and"):
-        encode_corpus(path, tokenizer, tmp_path / 'encoded')
-    assert not (tmp_path / 'encoded').exists()
-    shutil.rmtree(tmp_path / 'encoded-shards/000001')  # as it says
-    monkeypatch.setattr(encoding, 'new_folder', write)
-    encode_corpus(path, tokenizer, tmp_path / 'encoded')
+def test_an_encoding_that_was_cut_short_is_named(name, encoded, tmp_path):
+    file = tmp_path / 'encoded' / 'train' / name
+    os.truncate(file, file.stat().st_size - 2)
+    with pytest.raises(ValueError, match=rf"'cache' is damaged .*; delete {tmp_path}/encoded, and"):
+        EncodedCorpus(tmp_path / 'encoded' / 'train')
 
 
 @pytest.mark.slow
@@ -208,3 +177,4 @@ def test_the_key_changes_with_files_and_tokenizer(tmp_path):
     assert len(set(keys)) == 4 and keys[-1] == corpus_key(path, 'x')
     (tmp_path / 'b.txt').write_text('Three.')
     assert corpus_key(tmp_path, 'x') != keys[-1]
+    assert corpus_key(Path('imdb'), 'x') != corpus_key(Path('ag_news'), 'x')  # of the hub

@@ -113,12 +113,12 @@ def test_triviaqas_web_asks_once_for_each_page(tmp_path):
 @pytest.mark.parametrize('rows, domain, match', [
     ([trivia_row(0, [page('../../secret.txt')])], 'Wikipedia', "'evidence' must.*pages"),
     ([trivia_row(0, [page('C.txt')])], 'Wikipedia', "'evidence' cannot be read: .*C.txt"),
-    ([trivia_row(0, [])], 'Moon', "expected.*Wikipedia.*.got 'Moon'"),
-    ([{**trivia_row(0, []), 'Answer': 3}], 'Web', r"Data\[0\]: expected 'Answer', a JSON dict"),
-    ([trivia_row(0, [{}])], 'Web', r"Data\[0\].EntityPages: expected 'Filename'"),
-    ([trivia_row(0, None)], 'Wikipedia', r"Data\[0\]: expected 'EntityPages', a JSON list"),
+    ([trivia_row(0, [])], 'Moon', "'Domain' must be 'Wikipedia' or 'Web' .got 'Moon'"),
+    ([{**trivia_row(0, []), 'Answer': 3}], 'Web', r"'Data\[0\].Answer' must be an object"),
+    ([trivia_row(0, [{}])], 'Web', r"'Data\[0\].EntityPages\[0\].Filename' is missing"),
+    ([trivia_row(0, None)], 'Wikipedia', r"'Data\[0\].EntityPages' must be a list"),
     ([{**trivia_row(0, []), 'Answer': {**trivia_row(0, [])['Answer'], 'HumanAnswers': None}}],
-     'Web', r"Data\[0\].Answer: expected 'HumanAnswers', a JSON list"),
+     'Web', r"'Data\[0\].Answer.HumanAnswers' must be a list"),
     ([trivia_row(0, [page('B.txt')])], 'Wikipedia', 'train.json:.*question.*answer.*got none')])
 def test_a_malformed_triviaqa_is_refused(rows, domain, match, tmp_path):
     path = write_trivia(tmp_path, rows, domain=domain)
@@ -194,7 +194,7 @@ def test_wikihop(tmp_path):
     (json.dumps([hop_row(0, 'france')]), r"\[0\]:.*answer.*'candidates'.*got 'france'"),
     (json.dumps([{**hop_row(0), 'supports': []}]), r"\[0\]: expected.*'candidates'"),
     (json.dumps([{**hop_row(0), 'candidates': ['', 'italy']}]), r"\[0\]: expected"),
-    (json.dumps([{**hop_row(0), 'query': None}]), r"\[0\]: expected 'query', a JSON str"),
+    (json.dumps([{**hop_row(0), 'query': None}]), r"'\[0\].query' must be a value of type str"),
     (json.dumps([hop_row(0), hop_row(0)]), "different id .*'WH_0'"),
     ('[]', 'at least one question')])
 def test_a_malformed_wikihop_is_refused(content, match, tmp_path):

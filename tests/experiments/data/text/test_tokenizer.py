@@ -1,9 +1,11 @@
 """Tokenizers that are trained, and that come from a file."""
 
 import signal
+import socket
 
 import numpy as np
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from experiments.data.text.tokenizer import (
     NAMES,
@@ -77,6 +79,16 @@ def test_a_vocabulary_file_has_its_own_ids(tmp_path):
     tokenizer = load_tokenizer(path)
     assert special_tokens(tokenizer) == (7, 6, 3, 2, 1)
     assert tokenizer.encode('The cats purr').ids == [3, 0, 4, 5, 6, 2]
+
+
+def test_a_folder_is_read_as_hugging_face_does(tmp_path, monkeypatch):
+    tokenizer = train_tokenizer(texts, 60)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path)
+    assert load_tokenizer(tmp_path).encode('the cats', 'sat').tokens == tokenizer.encode(
+        'the cats', 'sat').tokens
+    monkeypatch.setattr(socket.socket, 'connect', lambda *_: 1 / 0)
+    with pytest.raises(ValueError, match="'tokenizer' cannot be read: .*/nowhere .* name of a "):
+        load_tokenizer(tmp_path / 'nowhere')
 
 
 @pytest.mark.parametrize('name, content, match', [
