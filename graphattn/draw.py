@@ -368,15 +368,18 @@ def profile(profile: Profile, share: int = 95) -> Figure:
         ValueError: ``share`` is not 90, 95 or 99.
     """
     from matplotlib import pyplot
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import LogLocator
 
     if share not in (90, 95, 99):
         raise ValueError(f"'share' must be 90, 95 or 99 (got {share})")
     edges = np.full((len(profile.layers), profile.head.max() + 1), np.nan)
     edges[profile.layer, profile.head] = profile.edges[:, (90, 95, 99).index(share)]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.2), layout='constrained')
-    image = left.imshow(edges, norm='log', aspect='auto')
-    bar = figure.colorbar(image, ax=left, label=f'edges of a row for {share} %', format='{x:.3g}')
-    bar.ax.yaxis.set_minor_formatter('{x:.3g}')
+    # from one edge on, or else differences of a thousandth would be as dark and light
+    image = left.imshow(edges, norm=LogNorm(1, max(np.nanmax(edges), 2)), aspect='auto')
+    figure.colorbar(image, ax=left, label=f'edges of a row for {share} %', format='{x:g}',
+                    ticks=LogLocator(subs=(1, 2, 5)))
     left.set(xlabel='head', ylabel='layer')
     tick_whole_numbers(left.xaxis, left.yaxis)
     within = (profile.before + profile.after).cumsum(axis=1)
