@@ -181,14 +181,14 @@ class Surgery:
 
     def costs(self, measured: Profile) -> np.ndarray:
         """Return the cost of each head: the rise of the loss divided by the head's error, measured
-        on a quarter of the held-out data."""
+        on as much of the training data as a quarter of the held-out data."""
         path = self.folder / 'costs.npy'
         if path.is_file():
             shape = len(measured.layer),
             costs = read_array(path)
             check_schema({'costs': costs}, {'costs': Array('f', shape)}, str(path))
             return costs
-        some = self.held_out[:math.ceil(len(self.held_out) / 4)]
+        some = self.train[:math.ceil(len(self.held_out) / 4)]
         costs = head_costs(self.dense, measured, partial(
             mean_loss, tokens=some, loss=self.own_loss, batch_size=self.batch_size))
         write_whole(path, lambda temporary: np.save(temporary, costs))

@@ -144,10 +144,10 @@ class Surgery(Study):
 
     @cached_property
     def costs(self) -> np.ndarray:
-        """The rise of the loss for each head."""
-        loss = partial(self.loss, tokens=self.held_out[:8])
-        return np.array(self._once('costs', lambda: head_costs(self.dense, self.measured,
-                                                               loss).tolist()))
+        """The rise of the loss for each head, on text of the training."""
+        loss = partial(self.loss, tokens=self.profiled[:8])
+        return np.array(self._once('costs-in-training', lambda: head_costs(
+            self.dense, self.measured, loss).tolist()))
 
     def losses(self, name: str, density: float, seed: int) -> dict[str, float]:
         def run() -> dict[str, float]:
