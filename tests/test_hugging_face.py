@@ -187,8 +187,7 @@ def beyond_sdpa(family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('padding', PADDINGS)
-@pytest.mark.parametrize('family', BEYOND_SDPA)
+@pytest.mark.parametrize('family, padding', zip(BEYOND_SDPA, PADDINGS))
 def test_sinks_and_softcaps_equal_eager_attention_under_the_dense_mask(family, padding):
     model, is_token = beyond_sdpa(family), PADDINGS[padding]
     near = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH) < 4
