@@ -138,7 +138,7 @@ def assert_kills_lose_nothing(folder, kills):
     assert_whole(folder)
 
 
-@cases(8)
+@cases(16)
 @given(st.lists(st.one_of(st.builds(before_line, st.integers(0, 60 * STEPS)),
                           st.builds(at_byte, st.integers(0, SIZE))), min_size=1, max_size=4))
 def test_kills_while_a_checkpoint_is_written(folder, prepares):

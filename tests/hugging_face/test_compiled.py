@@ -47,8 +47,7 @@ def assert_eager(compiled, model, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('family', [
-    'BERT', 'Llama', 'ModernBERT, a window that holds all'])
+@pytest.mark.parametrize('family', ['Llama', 'ModernBERT, a window that holds all'])
 def test_a_model_of_tokens_compiles_without_graph_breaks(family):
     model = attach(model_of(family), 'SlidingWindow(2) | GlobalTokens(1)')
     compiled = torch.compile(model, fullgraph=True, backend='eager')
@@ -57,18 +56,16 @@ def test_a_model_of_tokens_compiles_without_graph_breaks(family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('along, options', [
-    (PatternSource([SlidingWindow(1), RandomKeys(2)] * 2, seed=2**63 + 5), {}),
-    ('RandomKeys(3)', {'hops': 3, 'teleport': 0.1, 'learn_teleport': True})])
-def test_any_pattern_compiles_without_graph_breaks(along, options):
-    model = attach(new_model('BERT'), along, **options).train()
+def test_random_keys_of_learned_diffusion_compile_without_graph_breaks():
+    along = PatternSource([SlidingWindow(1), RandomKeys(2)] * 2, seed=2**63 + 5)
+    model = attach(new_model('BERT'), along, hops=3, teleport=0.1, learn_teleport=True).train()
     compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
     assert_eager(compiled, model, options_of('BERT'))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('family, options', [
-    ('Llama', {'position_ids': PACKED}), ('BERT', {'position_ids': PACKED}), ('Mistral', {})])
+    ('BERT', {'position_ids': PACKED}), ('Mistral', {})])
 def test_what_says_more_than_tokens_returns_the_eager_values_after_a_graph_break(family, options):
     model = attach(model_of(family), 'SlidingWindow(2)')
     compiled = torch.compile(model, backend='eager')

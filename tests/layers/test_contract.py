@@ -356,14 +356,13 @@ def test_changing_a_module_after_the_forward_pass_does_not_change_gradients(modu
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
-@pytest.mark.parametrize('kind, name, tracer', [
-    ('layer', 'block model', 'eager'), ('layer', 'soft mask', 'aot_eager')])
-def test_compiled_modules_return_the_eager_values(kind, name, tracer, clean_dynamo):
+@pytest.mark.parametrize('name', ['block model', 'soft mask'])
+def test_compiled_modules_return_the_eager_values(name, clean_dynamo):
     """Every backward pass along graphs is also traced, below and in tests of the kernels."""
     torch.manual_seed(0)
-    module = MODULES[kind](SOURCES[name]()).double()  # kernels differ where graphs are dense
+    module = MODULES['layer'](SOURCES[name]()).double()  # kernels differ where graphs are dense
     expected = [train(module), evaluate(module)]
-    module.compile(backend=tracer)
+    module.compile(backend='eager')
     assert_same([train(module), evaluate(module)], expected)
     assert_same([train(module), evaluate(module)], expected)
 

@@ -407,15 +407,6 @@ def test_operators_keep_torchs_rules(edge_values):
     torch.library.opcheck(dot_operators.edge_dot, (inputs['query'], inputs['key'], *edges))
 
 
-@pytest.mark.slow
-def test_compiles_without_a_graph_break():
-    graph = GRAPHS['square']()
-    inputs = draw(graph, 'shared')
-    compiled = torch.compile(lambda tensors: attend(graph, tensors), fullgraph=True,
-                             backend='eager')
-    assert_same(with_grads(compiled(inputs), inputs), with_grads(attend(graph, inputs), inputs))
-
-
 def train(num_nodes, degree):
     query = torch.arange(num_nodes).repeat_interleave(degree)
     key = (query + 4001 * torch.arange(degree).repeat(num_nodes)) % num_nodes
