@@ -43,6 +43,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from experiments.data.sequences import check_at_least
 from experiments.modules import Training
+from experiments.runs.attention import fit_source, with_attention
 from experiments.runs.checkpoints import (
     BEST,
     LAST,
@@ -70,6 +71,7 @@ from experiments.runs.one_run import (
 )
 from experiments.runs.run_folder import RunFolder, SaveConfig, config_text
 from experiments.runs.seeds import train_seeds
+from experiments.runs.shipped import OF_GRAPHS, OF_SEQUENCES, attention_names
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary
 from experiments.runs.together import EndTogether
@@ -162,6 +164,12 @@ class TrainCLI(LightningCLI):
         self.parser = _PARSERS[self.command]
 
     def add_arguments_to_parser(self, parser) -> None:
+        # main replaces this option before words are parsed
+        parser.add_argument('--attention', type=str | None, default=None,
+                            help='The attention of the model: '
+                                 f'{", ".join(attention_names(OF_SEQUENCES))}; of a graph '
+                                 f'transformer: {", ".join(attention_names(OF_GRAPHS))}. Short for '
+                                 'a second config, with a folder of its own for the run.')
         parser.add_argument('--checkpoint_every', type=PositiveInt | None, default=None,
                             help='Number of steps between checkpoints, in addition to the '
                                  'checkpoint after each epoch.')
@@ -202,6 +210,7 @@ class TrainCLI(LightningCLI):
         if self.config.seeds is not None:
             return  # the run of each seed builds its own classes
         data = _data_filling(self.config)
+        fit_source(self.config)
         with nullcontext() if self.command == 'fit' else BoundedBuilding(
                 read_checkpoint(Path(self.config.ckpt_path))['state_dict'].values()):
             super().instantiate_classes()
@@ -514,7 +523,7 @@ def main(args: list[str] | None = None) -> None:
         with ending_signals(), keeping_freed_memory(), trusting(_trusted(options)):
             # The config of a training may run any code, but a tested run may come from a stranger.
             with nullcontext() if command == 'fit' else importing_only(WATCHING):
-                cli = TrainCLI(command, options)
+                cli = TrainCLI(command, with_attention(options))
             cli.run()
     except ArgumentError as error:
         raise ValueError(str(error)) from error

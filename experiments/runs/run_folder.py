@@ -60,7 +60,7 @@ class SaveConfig(SaveConfigCallback):
 def config_text(parser: ArgumentParser, config: Namespace) -> str:
     """Return the text of config.yaml, without the checkpoint to resume from."""
     resolved = config.clone()
-    for name in 'ckpt_path', 'trust':
+    for name in 'ckpt_path', 'trust', 'attention':
         resolved.pop(name, None)
     return parser.dump(resolved, skip_unset=False, skip_validation=True)
 
