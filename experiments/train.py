@@ -40,10 +40,12 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.cli import ArgsType, LightningCLI
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from numba.core.event import install_listener
 
 from experiments.data.sequences import check_at_least
 from experiments.modules import Training
 from experiments.runs.attention import fit_source, with_attention
+from experiments.runs.baseline import Baseline
 from experiments.runs.checkpoints import (
     BEST,
     LAST,
@@ -225,7 +227,7 @@ class TrainCLI(LightningCLI):
         self.stay_finite = StayFinite()
         self.run_folder = RunFolder(identity(config_text(self.parser, self.config)))
         callbacks = [*given, StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), self.stay_finite,
-                     self.run_folder, StayStopped(), EndTogether(self._tell)]
+                     Baseline(), self.run_folder, StayStopped(), EndTogether(self._tell)]
         self.best = None
         if (metric := self.config.select_on) is not None:
             # This callback precedes the others, so that their checkpoints record which checkpoint
@@ -305,8 +307,9 @@ class TrainCLI(LightningCLI):
     def _fit(self, checkpoint: str | None) -> None:
         """Train the model from ``checkpoint`` on, or from the beginning, and test it."""
         try:
-            self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
-                             ckpt_path=checkpoint)
+            with install_listener('numba:compile', self.run_folder.compiling):
+                self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
+                                 ckpt_path=checkpoint)
         except ValueError as error:
             if not self.stay_finite.step or 'learning rate' in str(error):
                 raise

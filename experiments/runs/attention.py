@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
+from torch import nn
 
 from experiments.runs.config_file import laid_over
 from experiments.runs.inputs import flat
 from experiments.runs.shipped import OF_GRAPHS, OF_SEQUENCES, attention_names, unknown
+from graphattn.patterns import Full
+from graphattn.sources import PatternSource
 
 MODEL = 'model.init_args.model'
 FROM_MODEL = 1  # a size of a source that is taken from the model
+NEARLY_FULL = 0.9  # density
 
 
 def with_attention(arguments: Sequence[str]) -> list[str]:
@@ -66,3 +70,16 @@ def fit_source(options: Namespace) -> None:
                        'size': model.get('max_length')}.items():
         if sizes.get(name) == FROM_MODEL:
             sizes[name] = size
+
+
+def nearly_full(model: nn.Module, density: Mapping[str, float]) -> str | None:
+    """Return a line that says so if a fixed pattern of the model joins nearly all pairs, and
+    ``None`` otherwise."""
+    patterns = [pattern for source in model.modules() if isinstance(source, PatternSource)
+                for pattern in source.patterns if not isinstance(pattern, Full)]
+    if not patterns or not density or min(density.values()) < NEARLY_FULL:
+        return None
+    return (f'the pattern {patterns[0]!s:.100} joins {min(density.values()):.0%} of all pairs, '
+            f'because the sequences are short: this is nearly full attention; for a sparser one, '
+            f'pass another --attention (graphattn train --help), or a smaller pattern of the '
+            f'source')
