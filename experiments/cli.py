@@ -3,6 +3,7 @@
     graphattn train --config digits/sbm
     graphattn test --config runs/digits/sbm/config.yaml --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
     graphattn train --config text --data.path my.csv --attention sbm --seeds 3
+    graphattn compare runs/text runs/text_sbm
     graphattn predict --run runs/text/seed0 --input new.csv --out predictions.csv
     graphattn study estimators --scale smoke
     graphattn spectrum --pattern bigbird --n 512
@@ -148,7 +149,8 @@ def information() -> str:
 def _modules() -> dict[str, str]:
     """Return the commands that are modules, as a dict from the command to the name of the
     module."""
-    return {'predict': 'experiments.predict', 'sparsify': 'experiments.sparsify',
+    return {'compare': 'experiments.compare', 'predict': 'experiments.predict',
+            'sparsify': 'experiments.sparsify',
             'atlas': 'experiments.benchmarks.atlas',
             **{name: f'analysis.{name}' for name in QUESTIONS},
             'compile': 'experiments.compile'}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from itertools import chain, cycle
 from pathlib import Path
+from statistics import mean
 from textwrap import fill
 
 import torch
@@ -67,6 +69,36 @@ def training_curves(history: list[dict[str, float]], tested: int) -> Figure:
             axes.legend()
     for axes in panels[len(metrics):]:
         axes.remove()
+    return figure
+
+
+def compared_curves(runs: dict[str, list[list[dict[str, float]]]]) -> Figure:
+    """Plot the metrics of several runs by epoch, those on development data if there are any. Runs
+    of several seeds have the mean as a line, in a band from the least to the greatest value."""
+    rows = [row for histories in runs.values() for history in histories for row in history]
+    stage = 'val/' if any(name.startswith('val/') for row in rows for name in row) else 'train/'
+    names = list(dict.fromkeys(name for row in rows for name in row
+                               if name.startswith(stage) and '/density/' not in name))
+    num_rows = max(1, -(-len(names) // CURVES_PER_ROW))
+    figure = Figure(figsize=(13, 3.8 * num_rows), layout='constrained')
+    panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
+    for axes, name in zip(panels, names):
+        for colour, (run, histories) in zip(cycle(COLOURS), runs.items()):
+            values = {}
+            for row in chain.from_iterable(histories):
+                if name in row:
+                    values.setdefault(row['epoch'], []).append(row[name])
+            epochs = sorted(values)
+            axes.plot(epochs, [mean(values[epoch]) for epoch in epochs], color=colour, marker='.',
+                      label=run)
+            axes.fill_between(epochs, [min(values[epoch]) for epoch in epochs],
+                              [max(values[epoch]) for epoch in epochs], color=colour, alpha=0.2,
+                              linewidth=0)
+        of_epochs(axes, name.removeprefix(stage), max(row['epoch'] for row in rows))
+    for axes in panels[len(names):]:
+        axes.remove()
+    if names:
+        panels[0].legend()
     return figure
 
 
