@@ -2,7 +2,8 @@
 
     graphattn train --config digits/sbm
     graphattn test --config runs/digits/sbm/config.yaml --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
-    graphattn train --config text --data.path my.csv --seeds 3
+    graphattn train --config text --data.path my.csv --attention sbm --seeds 3
+    graphattn compare runs/text runs/text_sbm
     graphattn predict --run runs/text/seed0 --input new.csv --out predictions.csv
     graphattn study estimators --scale smoke
     graphattn spectrum --pattern bigbird --n 512
@@ -18,7 +19,6 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec, module_from_spec
@@ -27,7 +27,14 @@ from pathlib import Path
 
 from analysis.commands import COMMANDS as QUESTIONS
 from experiments.quick_help import without_libraries
-from experiments.runs.shipped import CONFIGS, config_names
+from experiments.runs.shipped import (
+    CONFIGS,
+    OF_GRAPHS,
+    OF_SEQUENCES,
+    attention_names,
+    config_names,
+    unknown,
+)
 from experiments.signals import exit_on
 
 ROOT = Path(__file__).parent.parent
@@ -142,7 +149,8 @@ def information() -> str:
 def _modules() -> dict[str, str]:
     """Return the commands that are modules, as a dict from the command to the name of the
     module."""
-    return {'predict': 'experiments.predict', 'sparsify': 'experiments.sparsify',
+    return {'compare': 'experiments.compare', 'predict': 'experiments.predict',
+            'sparsify': 'experiments.sparsify',
             'atlas': 'experiments.benchmarks.atlas',
             **{name: f'analysis.{name}' for name in QUESTIONS},
             'compile': 'experiments.compile'}
@@ -205,6 +213,8 @@ def _complete() -> None:
         completion.offer(_runnable(GROUPS[words[0]]))
     elif words[-1] == '--config':
         completion.offer(config_names(), files=True)
+    elif words[-1] == '--attention':
+        completion.offer({*attention_names(OF_SEQUENCES), *attention_names(OF_GRAPHS)})
     else:  # the command's own parser completes its options, and exits before it prints its help
         command = words[:2 if words[0] in GROUPS else 1]
         completion.skip_words(len(command))
@@ -256,9 +266,7 @@ def _config_path(name: str) -> str:
 
 
 def _refuse(what: str, name: str, known: Sequence[str]) -> None:
-    close = get_close_matches(name, known)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-    print(f'error: no {what} {name!r}; {hint}', file=sys.stderr)
+    print(f'error: {unknown(what, name, known)}', file=sys.stderr)
     sys.exit(2)
 
 

@@ -22,6 +22,8 @@ from experiments.runs.load_run import Run, load_run
 from graphattn.models import SequenceClassifier
 from graphattn.utils.files import check_folder, csv_cell, write_whole
 
+TEXTS = (), ('text',), ('text_a', 'text_b')  # columns, by the number of texts of an example
+
 
 def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int = 32,
             trust: str = '') -> None:
@@ -32,9 +34,10 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
         run: The folder of the training, ``--trainer.default_root_dir``.
         input: The file of texts or of token ids, or the folder of images.
         out: The CSV file to write. The column ``example`` is the line, the row or the name of the
-            image. If the run has classes, further columns are ``label`` (the likeliest class) and
-            the probability of each class. Otherwise, the other column is ``score``. Text that a
-            spreadsheet would read as a formula is prefixed with an apostrophe.
+            image; the column ``text``, or ``text_a`` and ``text_b``, is the text. If the run has
+            classes, further columns are ``label`` (the likeliest class) and the probability of each
+            class. Otherwise, the other column is ``score``. Text that a spreadsheet would read as a
+            formula is prefixed with an apostrophe.
         batch_size: Number of examples in a batch.
         trust: Packages whose classes the run's config.yaml may name, separated by commas.
     """
@@ -60,13 +63,16 @@ def predict(run: str, input: str, out: str = 'predictions.csv', batch_size: int 
         # File names may contain any bytes.
         with path.open('w', newline='', encoding='utf-8', errors='surrogateescape') as file:
             writer = csv.writer(file)
-            writer.writerow(['example', *columns])
-            for names, values in predictions(trained, Path(input), batch_size):
-                for name, row in zip(names, values):
+            for names, values, texts in with_texts(trained, Path(input), batch_size):
+                if num_examples == 0:
+                    writer.writerow(['example', *TEXTS[len(texts[0])], *columns])
+                for name, row, text in zip(names, values, texts):
                     label = [classes[row.argmax()]] if classes else []
-                    cells = [name, *label, *(f'{value:.6f}' for value in row)]
+                    cells = [name, *text, *label, *(f'{value:.6f}' for value in row)]
                     writer.writerow(map(csv_cell, cells))
                 num_examples += len(names)
+            if num_examples == 0:
+                writer.writerow(['example', *columns])
 
     write_whole(Path(out), write)
     print(f'{num_examples:,} examples: {out}')
@@ -90,6 +96,12 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
         ValueError: The model of the run is not a classifier of sequences, or the file cannot be
             read or is invalid.
     """
+    return ((names, values) for names, values, _ in with_texts(run, path, batch_size))
+
+
+def with_texts(run: Run, path: Path, batch_size: int
+               ) -> Iterator[tuple[list[str], np.ndarray, list[tuple[str, ...]]]]:
+    """Yield names, predictions and texts of examples, which are empty tuples for other data."""
     width = classifier(run).sequences_per_example
     if not hasattr(run.data, 'unlabelled'):
         raise ValueError(f"'run' must be a run on texts, images or token ids (got a run on "
@@ -97,7 +109,7 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     module = run.module.to(device)
     torch.manual_seed(int(run.config['seed_everything']))  # for sampled graphs
-    for names, batch in run.data.unlabelled(path, batch_size):
+    for names, batch, *more in run.data.unlabelled(path, batch_size):
         where = f'{path}, examples {names[0]} to {names[-1]}'
         num_sequences = batch.ptr.numel() - 1
         if num_sequences != width * len(names):
@@ -109,7 +121,7 @@ def predictions(run: Run, path: Path, batch_size: int = 32) -> Iterator[tuple[li
                 values = module.predict_step(move_data_to_device(batch, device), 0)
         except ValueError as error:  # unknown ids, or too many tokens, raise it
             raise ValueError(f'{where}: {error}') from error
-        yield names, values.float().cpu().numpy()
+        yield names, values.float().cpu().numpy(), more[0] if more else [()] * len(names)
 
 
 def classifier(run: Run) -> SequenceClassifier:

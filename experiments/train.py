@@ -40,9 +40,12 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.cli import ArgsType, LightningCLI
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from numba.core.event import install_listener
 
 from experiments.data.sequences import check_at_least
 from experiments.modules import Training
+from experiments.runs.attention import fit_source, with_attention
+from experiments.runs.baseline import Baseline
 from experiments.runs.checkpoints import (
     BEST,
     LAST,
@@ -70,6 +73,7 @@ from experiments.runs.one_run import (
 )
 from experiments.runs.run_folder import RunFolder, SaveConfig, config_text
 from experiments.runs.seeds import train_seeds
+from experiments.runs.shipped import OF_GRAPHS, OF_SEQUENCES, attention_names
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.summary import read_summary
 from experiments.runs.together import EndTogether
@@ -162,6 +166,12 @@ class TrainCLI(LightningCLI):
         self.parser = _PARSERS[self.command]
 
     def add_arguments_to_parser(self, parser) -> None:
+        # main replaces this option before words are parsed
+        parser.add_argument('--attention', type=str | None, default=None,
+                            help='The attention of the model: '
+                                 f'{", ".join(attention_names(OF_SEQUENCES))}; of a graph '
+                                 f'transformer: {", ".join(attention_names(OF_GRAPHS))}. Short for '
+                                 'a second config, with a folder of its own for the run.')
         parser.add_argument('--checkpoint_every', type=PositiveInt | None, default=None,
                             help='Number of steps between checkpoints, in addition to the '
                                  'checkpoint after each epoch.')
@@ -202,6 +212,7 @@ class TrainCLI(LightningCLI):
         if self.config.seeds is not None:
             return  # the run of each seed builds its own classes
         data = _data_filling(self.config)
+        fit_source(self.config)
         with nullcontext() if self.command == 'fit' else BoundedBuilding(
                 read_checkpoint(Path(self.config.ckpt_path))['state_dict'].values()):
             super().instantiate_classes()
@@ -216,7 +227,7 @@ class TrainCLI(LightningCLI):
         self.stay_finite = StayFinite()
         self.run_folder = RunFolder(identity(config_text(self.parser, self.config)))
         callbacks = [*given, StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), self.stay_finite,
-                     self.run_folder, StayStopped(), EndTogether(self._tell)]
+                     Baseline(), self.run_folder, StayStopped(), EndTogether(self._tell)]
         self.best = None
         if (metric := self.config.select_on) is not None:
             # This callback precedes the others, so that their checkpoints record which checkpoint
@@ -296,8 +307,9 @@ class TrainCLI(LightningCLI):
     def _fit(self, checkpoint: str | None) -> None:
         """Train the model from ``checkpoint`` on, or from the beginning, and test it."""
         try:
-            self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
-                             ckpt_path=checkpoint)
+            with install_listener('numba:compile', self.run_folder.compiling):
+                self.trainer.fit(model=self.model, datamodule=self.datamodule, weights_only=True,
+                                 ckpt_path=checkpoint)
         except ValueError as error:
             if not self.stay_finite.step or 'learning rate' in str(error):
                 raise
@@ -514,7 +526,7 @@ def main(args: list[str] | None = None) -> None:
         with ending_signals(), keeping_freed_memory(), trusting(_trusted(options)):
             # The config of a training may run any code, but a tested run may come from a stranger.
             with nullcontext() if command == 'fit' else importing_only(WATCHING):
-                cli = TrainCLI(command, options)
+                cli = TrainCLI(command, with_attention(options))
             cli.run()
     except ArgumentError as error:
         raise ValueError(str(error)) from error

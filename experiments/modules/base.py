@@ -116,6 +116,12 @@ class Training(L.LightningModule):
         if batch_idx == 0:
             check_batch(batch, self.batch_kind)
 
+    def targets(self, batch: object, stage: str) -> Tensor | None:
+        """Return the classes ``[num_examples]`` of a batch, or its values
+        ``[num_examples, num_values]``, for a baseline that predicts a constant. ``None``, the
+        default, if the metrics are of another kind."""
+        return None
+
     def log_means(self, values: dict[str, Tensor], weight: int | Tensor, *,
                   prog_bar: bool = False) -> None:
         """Log values that are means over ``weight`` examples of a batch.

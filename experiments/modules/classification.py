@@ -73,6 +73,9 @@ class Classification(Training):
     def test_step(self, batch: TokenBatch, batch_idx: int) -> None:
         self.evaluate(batch, 'test')
 
+    def targets(self, batch: TokenBatch, stage: str) -> Tensor | None:
+        return batch.label
+
     def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
         """Return the probability of each class for each example,
         ``[num_examples, num_classes]``."""

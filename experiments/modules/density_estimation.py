@@ -42,6 +42,9 @@ class DensityEstimation(Classification):
         if not isinstance(model, CausalLanguageModel):
             raise TypeError(f"'model' must be a CausalLanguageModel (got {type(model).__name__})")
 
+    def targets(self, batch: TokenBatch, stage: str) -> None:
+        return None  # bits per symbol are no accuracy
+
     def evaluate(self, batch: TokenBatch,
                  stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         before = behind_start(batch.tokens, batch.ptr, start_of(self.model))

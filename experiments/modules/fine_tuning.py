@@ -121,6 +121,9 @@ class FineTuning(Training):
     def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         self._evaluate(batch, self.task.dev[dataloader_idx])
 
+    def targets(self, batch: TextBatch, stage: str) -> Tensor | None:
+        return batch.label if self.task.classes else None  # a constant has no correlation
+
     def on_validation_epoch_end(self) -> None:
         values = self._log_metrics('val')
         if self.trainer.state.fn == 'fit' and not self.trainer.sanity_checking:

@@ -115,6 +115,13 @@ class GraphPrediction(Training):
             return out
         return out.softmax(dim=-1) if self.target == 'classes' else out.sigmoid()
 
+    def targets(self, batch: Data, stage: str) -> Tensor | None:
+        if self.target == 'labels':
+            return None
+        y = batch.y.flatten() if self.target == 'classes' else batch.y.reshape(
+            -1, self.model.out_channels)
+        return _in_stage(batch, stage, y)
+
     def evaluate(self, batch: Data, stage: str
                  ) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         """Compute the loss of a batch and update the metrics of a stage. Return the loss and the
@@ -181,11 +188,15 @@ def _counted(batch: Data, stage: str, out: Tensor, target: Target) -> tuple[Tens
         raise ValueError(f"'y' of a batch must contain {target} of shape [{shape}], the shape of "
                          f"the model's output (got {y.dtype} of shape {tuple(y.shape)})")
     y = y.flatten().long() if is_class else y.reshape(out.shape).to(out.dtype)
+    return _in_stage(batch, stage, out), _in_stage(batch, stage, y)
+
+
+def _in_stage(batch: Data, stage: str, rows: Tensor) -> Tensor:
     # in a batch of a NeighborLoader, the seeds come first
     if getattr(batch, 'input_id', None) is not None:
-        return out[:batch.batch_size], y[:batch.batch_size]
+        return rows[:batch.batch_size]
     mask = getattr(batch, f'{stage}_mask', None)
-    return (out[mask], y[mask]) if isinstance(mask, Tensor) else (out, y)
+    return rows[mask] if isinstance(mask, Tensor) else rows
 
 
 def _is_given(y: Tensor) -> Tensor:

@@ -63,6 +63,9 @@ class MultipleChoice(Training):
     def validation_step(self, batch: ChoiceBatch, batch_idx: int) -> None:
         self._evaluate(batch, 'val')
 
+    def targets(self, batch: ChoiceBatch, stage: str) -> Tensor:
+        return batch.label
+
     def test_step(self, batch: ChoiceBatch, batch_idx: int) -> None:
         self._evaluate(batch, 'test')
 

@@ -38,10 +38,12 @@ class SelfPretraining(Classification):
         if not isinstance(model, CausalLanguageModel):
             raise TypeError(f"'model' must be a CausalLanguageModel (got {type(model).__name__})")
 
+    def targets(self, batch: TokenBatch, stage: str) -> Tensor:
+        return next_tokens(batch.tokens, batch.ptr, self.model.encoder.padding_token)
+
     def evaluate(self, batch: TokenBatch,
                  stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        target = next_tokens(batch.tokens, batch.ptr, self.model.encoder.padding_token)
-        return super().evaluate(batch._replace(label=target), stage)
+        return super().evaluate(batch._replace(label=self.targets(batch, stage)), stage)
 
 
 def next_tokens(tokens: Tensor, ptr: Tensor, padding_token: int | None = None) -> Tensor:

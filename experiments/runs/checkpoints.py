@@ -29,8 +29,9 @@ from graphattn.utils.schema import check_schema
 LAST, PREVIOUS, BEST = 'last.ckpt', 'previous.ckpt', 'best.ckpt'
 DIGEST_SIZE = 64
 COUNT, METRICS = range(2**63), {str: object}
-OF_RUN_FOLDER = {'history': [METRICS], 'evaluated?': METRICS, 'seconds': float, 'identity?': (
-    None, {'options': {str: object}, 'inputs': {str: str}})}
+OF_RUN_FOLDER = {'history': [METRICS], 'evaluated?': METRICS, 'seconds': float,
+                 'compile_seconds?': float,
+                 'identity?': (None, {'options': {str: object}, 'inputs': {str: str}})}
 SCHEMA = {'state_dict': {str: Tensor}, 'epoch?': COUNT, 'global_step?': COUNT,
           'callbacks?': {'RunFolder?': OF_RUN_FOLDER, str: dict}, str: object}
 TRAINING_STATE = dict.fromkeys(('callbacks', 'epoch', 'global_step', 'loops', 'lr_schedulers',

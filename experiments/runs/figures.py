@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import chain, cycle
 from pathlib import Path
+from statistics import mean
 from textwrap import fill
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
@@ -18,6 +21,7 @@ from graphattn.utils.files import write_whole
 
 CURVES_PER_ROW, MASKS_PER_ROW = 3, 4
 MIN_SHOWN = 0.1  # least density of a shown head, as a fraction of the densest head's
+MIN_SPAN = 0.2  # least height of a panel, as a fraction of its values
 HEADS_PER_COLUMN = 16  # in a legend
 STYLES = '-', '--', ':', '-.'
 
@@ -28,10 +32,11 @@ def report_figure(figure: Figure, name: str, out: Path) -> None:
     print(f'drawn in {out / name}.png')
 
 
-def training_curves(history: list[dict[str, float]]) -> Figure:
+def training_curves(history: list[dict[str, float]], tested: int) -> Figure:
     """Plot all metrics by epoch, such as loss, accuracy, and the density of each head.
 
-    Densities are those on development data, or on training data if there is none.
+    Densities are those on development data, or on training data if there is none. A line marks the
+    epoch whose weights were ``tested``.
     """
     logged = dict.fromkeys(name for row in history for name in row)
     stages = {name.split('/')[0] for name in logged}
@@ -51,15 +56,13 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
         for number, name in enumerate(names):
             stage, _, *place = name.split('/')
             rows = [row for row in history if name in row]  # some epochs have no evaluation
-            axes.plot([row['epoch'] + 1 for row in rows], [row[name] for row in rows],
+            axes.plot([row['epoch'] for row in rows], [row[name] for row in rows],
                       color=COLOURS[number % len(COLOURS)],
                       linestyle=STYLES[number // len(COLOURS) % len(STYLES)],
                       marker='.',  # makes a single epoch visible
                       label=' '.join(place) or {'train': 'training', 'val': 'development'}[stage])
-        axes.set(title=metric.replace('_', ' '), xlabel='epoch',
-                 xlim=(0.5, history[-1]['epoch'] + 1.5))
-        axes.grid()
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.axvline(tested, color='grey', linestyle='--', linewidth=1, label='tested')
+        of_epochs(axes, metric, history[-1]['epoch'])
         if metric == 'density':  # densities have too many lines for a legend inside
             axes.legend(loc='center left', bbox_to_anchor=(1, 0.5), ncols=max(1, columns))
         else:
@@ -67,6 +70,47 @@ def training_curves(history: list[dict[str, float]]) -> Figure:
     for axes in panels[len(metrics):]:
         axes.remove()
     return figure
+
+
+def compared_curves(runs: dict[str, list[list[dict[str, float]]]]) -> Figure:
+    """Plot the metrics of several runs by epoch, those on development data if there are any. Runs
+    of several seeds have the mean as a line, in a band from the least to the greatest value."""
+    rows = [row for histories in runs.values() for history in histories for row in history]
+    stage = 'val/' if any(name.startswith('val/') for row in rows for name in row) else 'train/'
+    names = list(dict.fromkeys(name for row in rows for name in row
+                               if name.startswith(stage) and '/density/' not in name))
+    num_rows = max(1, -(-len(names) // CURVES_PER_ROW))
+    figure = Figure(figsize=(13, 3.8 * num_rows), layout='constrained')
+    panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
+    for axes, name in zip(panels, names):
+        for colour, (run, histories) in zip(cycle(COLOURS), runs.items()):
+            values = {}
+            for row in chain.from_iterable(histories):
+                if name in row:
+                    values.setdefault(row['epoch'], []).append(row[name])
+            epochs = sorted(values)
+            axes.plot(epochs, [mean(values[epoch]) for epoch in epochs], color=colour, marker='.',
+                      label=run)
+            axes.fill_between(epochs, [min(values[epoch]) for epoch in epochs],
+                              [max(values[epoch]) for epoch in epochs], color=colour, alpha=0.2,
+                              linewidth=0)
+        of_epochs(axes, name.removeprefix(stage), max(row['epoch'] for row in rows))
+    for axes in panels[len(names):]:
+        axes.remove()
+    if names:
+        panels[0].legend()
+    return figure
+
+
+def of_epochs(axes: Axes, metric: str, last: int) -> None:
+    """Set the title, the grid and the limits of a panel of a metric by epoch."""
+    axes.set(title=metric.replace('_', ' '), xlabel='epoch', xlim=(0.5, last + 0.5))
+    axes.grid()
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    low, high = axes.get_ylim()
+    missing = MIN_SPAN * max(abs(low), abs(high)) - (high - low)
+    if missing > 0:  # otherwise noise would look like a cliff
+        axes.set_ylim(low - missing / 2, high + missing / 2)
 
 
 def received_attention(

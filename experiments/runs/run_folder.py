@@ -16,8 +16,11 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
+from numba.core.event import TimingListener
 
-from experiments.runs.checkpoints import newest_in
+from experiments.runs.attention import nearly_full
+from experiments.runs.baseline import MEANING
+from experiments.runs.checkpoints import newest_in, say
 from experiments.runs.dead_heads import heads_without_edges
 from experiments.runs.figures import training_curves
 from experiments.runs.one_run import CONFIG
@@ -60,7 +63,7 @@ class SaveConfig(SaveConfigCallback):
 def config_text(parser: ArgumentParser, config: Namespace) -> str:
     """Return the text of config.yaml, without the checkpoint to resume from."""
     resolved = config.clone()
-    for name in 'ckpt_path', 'trust':
+    for name in 'ckpt_path', 'trust', 'attention':
         resolved.pop(name, None)
     return parser.dump(resolved, skip_unset=False, skip_validation=True)
 
@@ -91,18 +94,22 @@ class RunFolder(Callback):
         self.history: list[dict[str, float]] = []
         # the metrics that were measured since the last row of the history
         self.evaluated: dict[str, float] = {}
-        self.seconds = 0.
+        self.seconds = self.compile_seconds = 0.
+        self.compiling = TimingListener()  # of numba, while it is installed
         self.is_training = False  # False if this process only evaluates
         self.has_steps = False  # False if the resumed run had already ended
         self.weights = {'epoch': 0, 'step': 0}  # of the tested weights
 
     def state_dict(self) -> dict:
         return {'history': self.history, 'evaluated': self.evaluated, 'seconds': self.seconds,
-                'identity': self.identity}
+                'compile_seconds': self.compile_seconds, 'identity': self.identity}
 
     def load_state_dict(self, state_dict: dict) -> None:
         if len(state_dict['history']) > len(self.history):
             self.history, self.seconds = state_dict['history'], state_dict['seconds']
+            self.compile_seconds = state_dict.get('compile_seconds', 0.)
+            if self.history[0].get('epoch') == 0:  # of an earlier version, which counted from 0
+                self.history = [{**row, 'epoch': row['epoch'] + 1} for row in self.history]
         self.evaluated = state_dict.get('evaluated', {})
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule,
@@ -115,11 +122,10 @@ class RunFolder(Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.has_steps = True
         _check_schedules(trainer)
-        # the start of an epoch that is resumed in its middle
-        self._epoch_start = time.perf_counter()
+        self._start_epoch()  # which is resumed in its middle
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._epoch_start = time.perf_counter()
+        self._start_epoch()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking:
@@ -130,18 +136,26 @@ class RunFolder(Callback):
             self.evaluated[LOST] = float(len(lost))
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.seconds += time.perf_counter() - self._epoch_start
+        compiled = self._compiled() - self._compiled_before
+        seconds = time.perf_counter() - self._epoch_start - compiled
+        self.compile_seconds += compiled
+        self.seconds += seconds
         if LOST in self.evaluated:
             self.log(LOST, self.evaluated[LOST], prog_bar=True)
-        row = {'epoch': trainer.current_epoch, 'step': trainer.global_step,
+        row = {'epoch': trainer.current_epoch + 1, 'step': trainer.global_step,
                **_metrics(trainer, 'train'), **self.evaluated}
         if self.history and self.history[-1]['epoch'] == row['epoch']:
             self.history.pop()  # remove the row of a partial epoch, which a limit cut
         self.history.append(row)
         self.evaluated = {}
-        self.weights = {'epoch': row['epoch'] + 1, 'step': row['step']}
+        self.weights = {'epoch': row['epoch'], 'step': row['step']}
         if trainer.is_global_zero:
             write_whole(Path(trainer.default_root_dir) / 'metrics.csv', self._write_metrics)
+            if trainer.progress_bar_callback is None and not sys.stdout.isatty():
+                print(epoch_line(row, trainer.max_epochs, seconds), flush=True)
+            line = nearly_full(pl_module.model, _densities(row, 'train'))
+            if line is not None and row['epoch'] == 1:
+                say(line)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not self.has_steps and trainer.is_global_zero:
@@ -156,10 +170,12 @@ class RunFolder(Callback):
         lost = heads_without_edges(pl_module, density)
         metrics = {name.removeprefix('test/'): value for name, value in test.items()
                    if not name.startswith('test/density/')}
-        trained = {'epochs': len(self.history), 'seconds': round(self.seconds, 1)}
+        trained = {'epochs': len(self.history), 'seconds': round(self.seconds, 1),
+                   'compile_seconds': round(self.compile_seconds, 1)}
         if not self.is_training and (folder / SUMMARY).exists():
             # A checkpoint contains only the training that preceded it.
-            trained = {name: read_summary(folder)[name] for name in trained}
+            before = read_summary(folder)
+            trained = {name: before[name] for name in trained if name in before}
         summary = {
             **metrics, 'density': density, LOST: lost, **trained,
             'tested_after_epoch': self.weights['epoch'], 'tested_after_step': self.weights['step'],
@@ -174,14 +190,17 @@ class RunFolder(Callback):
         width = max([21, *map(len, metrics)])
         for name, value in metrics.items():
             # The threshold of question answering is -1e30 if no answer is ever predicted.
-            print(f'test {name:<{width}} {value:{".4f" if abs(value) < 1e9 else ".0e"}}')
+            meaning = f'  {MEANING[name]}' if name in MEANING else ''
+            print(f'test {name:<{width}} {value:{".4f" if abs(value) < 1e9 else ".0e"}}{meaning}')
         for place, value in density.items():
             print(f'density {place:<18} {value:.1%}')
         if lost:
             print(f'heads without edges of their own: {", ".join(lost)}')
         epochs = f"{summary['epochs']} epoch{'s' * (summary['epochs'] != 1)}"
-        print(f"trained {epochs} in {summary['seconds']:.0f} s, tested the weights after step "
-              f"{summary['tested_after_step']}, of epoch {summary['tested_after_epoch']}")
+        compiled = summary.get('compile_seconds', 0.)
+        first = f'compiled {compiled:.0f} s, ' if compiled >= 1 else ''
+        print(f"{first}trained {epochs} in {summary['seconds']:.0f} s, tested the weights after "
+              f"step {summary['tested_after_step']}, of epoch {summary['tested_after_epoch']}")
         for picture in self._draw(trainer, pl_module):
             print(f'picture {picture}')
         print(f'results are in {folder}')
@@ -202,10 +221,16 @@ class RunFolder(Callback):
             rest = ', before the first checkpoint; the same command starts again'
         print(f'{what}{rest}', file=sys.stderr)
 
+    def _start_epoch(self) -> None:
+        self._epoch_start, self._compiled_before = time.perf_counter(), self._compiled()
+
+    def _compiled(self) -> float:
+        return self.compiling.duration if self.compiling.done else 0.
+
     def _draw(self, trainer: L.Trainer, pl_module: L.LightningModule) -> list[Path]:
         figures: dict[str, Figure] = {}
         if self.history and self.is_training:
-            figures['curves'] = training_curves(self.history)
+            figures['curves'] = training_curves(self.history, self.weights['epoch'])
         if hasattr(trainer.datamodule, 'figures'):
             figures.update(trainer.datamodule.figures(pl_module.model))
         paths = []
@@ -220,6 +245,21 @@ class RunFolder(Callback):
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(self.history)
+
+
+def epoch_line(row: dict[str, float], max_epochs: int | None, seconds: float) -> str:
+    """Return the metrics of an epoch in a line, with one density for all heads."""
+    total = f'/{max_epochs}' if max_epochs is not None and max_epochs > 0 else ''
+    parts = [f"epoch {row['epoch']}{total}, step {row['step']}, {seconds:.1f} s"]
+    for stage, name in (('train', 'training'), ('val', 'development')):
+        metrics = [f'{metric.partition("/")[2]} {value:.4g}' for metric, value in row.items()
+                   if metric.startswith(f'{stage}/') and '/density/' not in metric]
+        density = list(_densities(row, stage).values())
+        if density:
+            metrics.append(f'density {sum(density) / len(density):.1%}')
+        if metrics:
+            parts.append(f"{name} {', '.join(metrics)}")
+    return '; '.join(parts)
 
 
 def _check_schedules(trainer: L.Trainer) -> None:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 CONFIGS = Path(__file__).parents[1] / 'configs'
+# the folders of the configs that change the attention of others: of sequences, and of graphs
+OF_SEQUENCES, OF_GRAPHS = CONFIGS / 'attention', CONFIGS / 'graphs/gps'
 
 
 def config_names() -> list[str]:
     return [path.relative_to(CONFIGS).with_suffix('').as_posix()
             for path in sorted(CONFIGS.rglob('*.yaml'))]
+
+
+def attention_names(folder: Path) -> list[str]:
+    # other configs in the folder of graphs change the data set
+    return [path.stem for path in sorted(folder.glob('*.yaml'))
+            if '\ndata:' not in path.read_text(encoding='utf-8')]
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> str:
+    """Return the message of an unknown name, with those that are near."""
+    close = get_close_matches(name, known)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    return f'no {what} {name!r}; {hint}'

@@ -113,15 +113,16 @@ class Documents(TokenizedTask):
     def test_dataloader(self) -> DataLoader:
         return self._in_order('test')
 
-    def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
-        """Yield batches of ``size`` unlabelled texts of a table with their line numbers, in the
-        order of the table."""
+    def unlabelled(self, path: Path, size: int
+                   ) -> Iterator[tuple[list[str], TokenBatch, list[tuple[str, ...]]]]:
+        """Yield batches of ``size`` unlabelled texts of a table with their line numbers and texts,
+        in the order of the table."""
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
             documents = [row.with_class(NO_LABEL) for row in some]
-            yield [str(row.number) for row in some], collate([
-                (torch.from_numpy(ids).long(), torch.tensor(NO_LABEL))
-                for ids, _ in encode(documents, tokenizer, self.max_length)])
+            batch = collate([(torch.from_numpy(ids).long(), torch.tensor(NO_LABEL))
+                             for ids, _ in encode(documents, tokenizer, self.max_length)])
+            yield [str(row.number) for row in some], batch, [row.texts for row in some]
 
     def _in_order(self, part: str) -> DataLoader:
         encoded = self.sets[part]

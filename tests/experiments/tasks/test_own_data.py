@@ -82,7 +82,9 @@ def test_what_is_predicted_is_as_right_as_what_was_tested(kind, runs, tmp_path, 
                     batch_size=7)
     rows = list(csv.DictReader(out.open()))
     assert len(rows) == 40 == len({row['example'] for row in rows})
-    assert list(rows[0]) == ['example', 'label', *(f'probability/{name}' for name in classes)]
+    texts = ['text'] if kind == 'text' else []
+    assert list(rows[0]) == ['example', *texts, 'label', *(f'probability/{n}' for n in classes)]
+    assert not texts or rows[0]['text'].startswith('1 0, ')
     for row in rows:
         share = [float(row[f'probability/{name}']) for name in classes]
         assert sum(share) == pytest.approx(1, abs=1e-5)
@@ -317,12 +319,13 @@ def test_no_cell_of_what_is_written_is_a_formula(tmp_path, monkeypatch):
     cells = [f"'{text}" for text in FORMULAS] + NO_FORMULAS
     run = experiments.Run(None, None, {}, None, texts)
     monkeypatch.setattr(predict, 'load_run', lambda folder, trust: run)
-    monkeypatch.setattr(predict, 'predictions', lambda *_: [(texts, -np.eye(len(texts))[::-1])])
+    monkeypatch.setattr(predict, 'with_texts', lambda *_: [
+        (texts, -np.eye(len(texts))[::-1], [(text,) for text in texts])])
     (tmp_path / 'in').touch()
     predict.predict('run', str(tmp_path / 'in'), str(tmp_path / 'out.csv'))
     with (tmp_path / 'out.csv').open(newline='') as file:
         rows = list(csv.DictReader(file))
-    assert [row['example'] for row in rows] == cells
+    assert [row['example'] for row in rows] == [row['text'] for row in rows] == cells
     assert {row['label'] for row in rows} <= {*cells}
     assert rows[0][f'probability/{texts[-1]}'] == '-1.000000'
     report([{text: text, 'value': -1.5} for text in texts], 'table', tmp_path)
