@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def test_a_pattern_of_ones_own_comes_to_a_table(tmp_path):
     commands, *_ = re.findall(r'```sh\n(.*?)```', text, re.S)
 
     def work():
+        sys.modules.pop('mine', None)  # of another test
         os.chdir(tmp_path)
         for line in commands.splitlines():
             _, *words = shlex.split(line)

@@ -36,7 +36,7 @@ CONFIGS, PAPERS = EXPERIMENTS / 'configs', EXPERIMENTS / 'papers'
 # Configs of studies that are laid over others, and what a study says where a config is silent.
 OVER = {'pretrain_dam': ['pretrain'], 'pretrain_soft': ['pretrain'], 'pretrain_mlm': ['pretrain'],
         'pretrain_sbm': ['pretrain', 'pretrain_mlm'], 'finetune_sbm': ['finetune'],
-        'pieces': ['pretraining']}
+        'pieces': ['pretraining'], 'triviaqa': ['questions'], 'wikihop': ['choices']}
 SOURCE = {'class_path': 'graphattn.sources.PatternSource',
           'init_args': {'pattern': 'diffuser(cls_global=True)'}}
 
