@@ -66,6 +66,7 @@ MAY_IMPORT = {
     'experiments.modules': ALL | {'experiments.runs', 'experiments.data'},
     'experiments.tasks': ALL | {'experiments.runs', 'experiments.data'},
     'experiments.train': ALL | TRAINING | {'experiments.signals'},
+    'experiments.compare': ALL | {'experiments.runs'},
     'experiments.predict': ALL | TRAINING,
     'experiments.compile': {'compile', 'experiments.data'},
     'experiments.entry': {'experiments.cli', 'experiments.signals', 'testing'},

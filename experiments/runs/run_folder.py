@@ -19,13 +19,12 @@ from matplotlib.figure import Figure
 from numba.core.event import TimingListener
 
 from experiments.runs.attention import nearly_full
-from experiments.runs.baseline import MEANING
 from experiments.runs.checkpoints import newest_in, say
 from experiments.runs.dead_heads import heads_without_edges
 from experiments.runs.figures import training_curves
 from experiments.runs.one_run import CONFIG
+from experiments.runs.summary import MEANING, read_summary, write_summary
 from experiments.runs.summary import NAME as SUMMARY
-from experiments.runs.summary import read_summary, write_summary
 from experiments.runs.versions import versions
 from graphattn.utils.files import write_whole
 

@@ -15,6 +15,9 @@ from graphattn.utils.schema import check_schema
 
 NAME = 'summary.json'
 METRIC = None, float
+BASELINE_ACCURACY, BASELINE_MAE = 'baseline_accuracy', 'baseline_mae'
+MEANING = {BASELINE_ACCURACY: 'by always predicting the most frequent class',
+           BASELINE_MAE: 'by always predicting the median'}
 SCHEMA = {'inputs?': {str: str}, 'versions?': {str: METRIC + (str,)}, 'seeds?': [int],
           'heads_without_edges?': [str], 'task?': str, 'reported?': [str],
           str: (*METRIC, {str: METRIC})}

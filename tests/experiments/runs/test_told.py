@@ -6,17 +6,19 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.modules.baseline import of_constant
 from experiments.runs.attention import nearly_full
-from experiments.runs.baseline import CLASS, VALUE, of_constant
 from experiments.runs.figures import training_curves
 from experiments.runs.run_folder import RunFolder, epoch_line
+from experiments.runs.summary import BASELINE_ACCURACY, BASELINE_MAE
 from graphattn.sources import PatternSource
 
 
 @pytest.mark.parametrize('targets, name, value', [
-    ([0, 1, 1, 2], CLASS, .5), ([1, -100, -100, 1], CLASS, 1.), ([3, 4], CLASS, .5),
-    ([[1.], [2.], [6.]], VALUE, 5 / 3),
-    ([[1., 0.], [math.nan, 4.], [1., 0.]], VALUE, 4 / 5)])
+    ([0, 1, 1, 2], BASELINE_ACCURACY, .5), ([1, -100, -100, 1], BASELINE_ACCURACY, 1.),
+    ([3, 4], BASELINE_ACCURACY, .5),
+    ([[1.], [2.], [6.]], BASELINE_MAE, 5 / 3),
+    ([[1., 0.], [math.nan, 4.], [1., 0.]], BASELINE_MAE, 4 / 5)])
 def test_a_constant_is_measured(targets, name, value):
     found, measured = of_constant(torch.tensor(targets))
     assert found == name and float(measured) == pytest.approx(value)

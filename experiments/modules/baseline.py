@@ -11,10 +11,7 @@ from torch import Tensor
 
 from experiments.data.batch import NO_LABEL
 from experiments.modules.gathered import gathered
-
-CLASS, VALUE = 'baseline_accuracy', 'baseline_mae'
-MEANING = {CLASS: 'by always predicting the most frequent class',
-           VALUE: 'by always predicting the median'}
+from experiments.runs.summary import BASELINE_ACCURACY, BASELINE_MAE
 
 
 class Baseline(Callback):
@@ -41,6 +38,6 @@ class Baseline(Callback):
 def of_constant(targets: Tensor) -> tuple[str, Tensor]:
     """Return the name and the value of the result."""
     if targets.is_floating_point():
-        return VALUE, (targets - targets.nanmedian(dim=0).values).abs().nanmean()
+        return BASELINE_MAE, (targets - targets.nanmedian(dim=0).values).abs().nanmean()
     counts = targets[targets != NO_LABEL].unique(return_counts=True)[1]
-    return CLASS, counts.max() / counts.sum()
+    return BASELINE_ACCURACY, counts.max() / counts.sum()
