@@ -81,7 +81,6 @@ MAY_IMPORT = {
                                             'analysis'},
     # It writes the pages of analysis.
     'experiments.surgery': ALL | {'experiments.runs', 'experiments.data', 'analysis'},
-    'experiments.compare': ALL | {'experiments.runs'},
     'experiments.sparsify': ALL | {'experiments.runs', 'experiments.surgery'},
     'experiments.benchmarks': ALL | {'experiments.runs', 'experiments.baselines'},
     'analysis': {'graphattn', 'graphs', 'patterns', 'samplers', 'functional', 'sources', 'models',
