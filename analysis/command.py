@@ -127,6 +127,7 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
     if options.graph is not None:
         file = read_graph_file(options.graph, weights=weights,
                                **{name: options[name] for name in FILE_OPTIONS})
+        options.said = f'{Path(options.graph).name}: {file.said}'
         say(f'{options.graph}: {file.said}')
         return {Path(options.graph).name: file.segments()}, file.names
     return {pattern: [graph_of_pattern(pattern, options.n, options.seed)]
@@ -154,8 +155,17 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
         if not isinstance(error, REFUSALS):
             raise
         line = ' '.join(with_advice(error).split())
+        line += _advice(line) if isinstance(error, ArgumentError) else ''
         print(f'{parser.prog}: error: {line}', file=sys.stderr)
         sys.exit(2)
+
+
+def _advice(line: str) -> str:
+    found = line.partition('unrecognized arguments: ')[2].partition(' ')[0]
+    if not found or found.startswith('-'):
+        return ''
+    option = '--graph' if Path(found).is_file() else '--pattern'
+    return f'; pass {option} {found}'
 
 
 def show(out: Path, name: str, results: Results, figure: Figure, names: Names = None) -> None:

@@ -168,7 +168,7 @@ def _report(arguments: list[str]) -> None:
             graphs, names = load(options)
             parts = tqdm(sections(graphs, time_limit=options.time_limit, seed=options.seed,
                                   names=names), desc='report', unit='question', disable=None)
-            text = page(', '.join(graphs), list(parts), names)
+            text = page(', '.join(graphs), list(parts), names, options.get('said'))
         out = options.out if options.out.suffix in endings else options.out / 'report.html'
         write_whole(out, lambda path: path.write_text(text, encoding='utf-8'))
         say(f'written to {out}')

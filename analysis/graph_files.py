@@ -158,9 +158,12 @@ def _format_of(path: Path) -> Format:
     if remedy := _REMEDIES.get(_ending(path)):
         raise ValueError(f'files {_ending(path)} are not supported; {remedy}')
     named = ENDINGS.get(_ending(path), 'edges')
-    if named != 'edges':
+    if named not in ('edges', 'adjlist'):
         return named
-    beginning = ''.join(line for _, line in islice(read_lines(path), _SNIFFED)).lstrip()
+    lines = [line for _, line in islice(read_lines(path), _SNIFFED)]
+    if named == 'adjlist':  # only in the other kind, lines end with the attributes of an edge
+        return 'multiline_adjlist' if any(line.rstrip().endswith('}') for line in lines) else named
+    beginning = ''.join(lines).lstrip()
     for pattern, found in _BEGINNINGS.items():
         if re.match(pattern, beginning, re.IGNORECASE | re.MULTILINE):
             return found
@@ -430,11 +433,32 @@ def _read_adjlist(path: Path, parse: Callable[..., nx.Graph] = nx.parse_adjlist)
             elif line.strip(BLANKS):
                 yield plain_numbers(line.strip(BLANKS))
 
+    lines, delimiter = data_lines(), None
+    if parse is nx.parse_adjlist:
+        separator = _separator_of(path)
+        if separator is not None:
+            delimiter = '\t'
+            lines = ('\t'.join(cell.strip(BLANKS) for cell in line.split(separator))
+                     for line in lines)
     # networkx would cut names at a '#' if it were a comment mark
-    graph = parse(data_lines(), comments='\0', create_using=nx.DiGraph)
+    graph = parse(lines, comments='\0', delimiter=delimiter, create_using=nx.DiGraph)
     return replace(of_networkx(graph), is_directed=False, may_be_directed=True,
                    is_listed_at_nodes=True, left_out=counted(left_out['comment line{}'],
                                                              'comment line{}'))
+
+
+def _separator_of(path: Path) -> str | None:
+    """Return what divides the nodes of an adjacency list, None for blanks."""
+    lines = [line.strip(BLANKS) for _, line in islice(read_lines(path), _SNIFFED)
+             if not is_comment_line(line)]
+    for separator in '\t,;|':
+        if any(separator in line for line in lines):
+            rest = [re.sub(rf' *{re.escape(separator)} *', '', line) for line in lines]
+            if separator != '\t' and any(' ' in line for line in rest):
+                raise ValueError(f"blanks and {separator!r} may both divide the nodes; save the "
+                                 f"graph as GraphML, or divide the nodes by tabs")
+            return separator
+    return None
 
 
 def _read_pajek(path: Path) -> ListedGraph:

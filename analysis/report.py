@@ -221,12 +221,13 @@ def profile_sections(path: str | PathLike) -> list[Section]:
     return [Section('Heads', text, {'heads': heads}, draw.profile(profile))]
 
 
-def page(title: str, sections: Sequence[Section], names: Sequence[str] | None = None) -> str:
-    """Return the page of a report, with embedded figures."""
+def page(title: str, sections: Sequence[Section], names: Sequence[str] | None = None,
+         said: str | None = None) -> str:
+    """Return the page of a report, with embedded figures and what was ``said`` of the file."""
     links = '\n'.join(f'<a href="#{_anchor(section)}">{escape(section.title)}</a>'
                       for section in sections)
     parts = '\n'.join(_section(section, names) for section in sections)
-    lead = f"<p>{escape(' '.join(_lead(sections)))}</p>\n"
+    lead = ''.join(f'<p>{escape(text)}</p>\n' for text in (said, ' '.join(_lead(sections))) if text)
     return _PAGE.format(title=escape(title), lead=lead, links=links, sections=parts)
 
 
@@ -243,9 +244,11 @@ def _lead(sections: Sequence[Section]) -> Iterator[str]:
                f'{size.max_keys_of_a_query:,} at most.')
     if 'Expansion' in found:
         expansion = found['Expansion']
+        ways = '' if expansion.symmetrization == 'not needed' else ', followed in both directions'
+        bound = '' if expansion.diameter_is_exact else ', or more'
         yield (f'The graph is connected, and any two tokens are at most {expansion.diameter} edges '
-               f'apart{"" if expansion.diameter_is_exact else " or more"}; its spectral gap is '
-               f'{expansion.lambda_2:.3g}.' if expansion.is_connected else
+               f'apart{ways}{bound}; its spectral gap is {expansion.lambda_2:.3g}.'
+               if expansion.is_connected else
                f'The graph falls into {expansion.num_components:,} parts without an edge between '
                f'them.')
     if 'Mixing' in found:

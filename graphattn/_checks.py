@@ -44,7 +44,9 @@ def check_edge_index(edge_index: Tensor) -> None:
 
 def check_integers(name: str, tensor: Tensor) -> None:
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.long:
-        hint = f'; pass {name}.long()' if isinstance(tensor, Tensor) else ''
+        hint = ('' if not isinstance(tensor, Tensor) else f'; pass {name}.long()'
+                if tensor.dtype != torch.bool else '; pass mask.nonzero().T.flip(0) for a mask '
+                '[query, key], or call BipartiteGraph.from_mask')
         raise TypeError(f"'{name}' must be an int64 Tensor (got {_kind(tensor)}){hint}")
     check_strided(name, tensor)
 

@@ -37,15 +37,21 @@ _MAX_LABELS = 8  # number of labels of lengths; more labels would overlap
 
 
 @in_style()
-def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
-    """Draw a graph with keys above, queries below, and a line for each edge.
+def bipartite(graph: BipartiteGraph, axes: Axes | None = None, *, weights: Weights | None = None,
+              names: tuple[Sequence[str], Sequence[str]] | None = None) -> Axes:
+    r"""Draw a graph with keys above, queries below, and a line for each edge.
 
     Args:
         graph (BipartiteGraph): The graph, of at most 20,000 edges.
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
+        weights (Tensor or tuple, optional): Attention weights :math:`\alpha`, as for
+            :func:`network`: an edge is the darker the larger its weight.
+        names (pair of sequences of str, optional): The texts beside the keys and the queries.
 
     Raises:
-        ValueError: The graph has more than 20,000 edges.
+        TypeError: ``weights`` is not a Tensor.
+        ValueError: The graph has more than 20,000 edges, ``names`` are not one for each node, or
+            ``weights`` do not fit, as for :func:`heads`.
     """
     if graph.num_edges > MAX_LINES:
         raise ValueError(f"'graph' must have at most {MAX_LINES:,} edges to be drawn as lines (got "
@@ -57,8 +63,17 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     ends = keys[graph.key.cpu().numpy()], queries[graph.query.cpu().numpy()]
     lines = np.stack([np.stack([x, np.full_like(x, height)], axis=1)
                       for x, height in zip(ends, (1, 0))], axis=1)
-    opacity = float(np.clip(200 / max(graph.num_edges, 1), 0.06, 0.8))
-    axes.add_collection(LineCollection(lines, colors=EDGE, linewidths=0.8, alpha=opacity))
+    if weights is None:
+        opacity = float(np.clip(200 / max(graph.num_edges, 1), 0.06, 0.8))
+        axes.add_collection(LineCollection(lines, colors=EDGE, linewidths=0.8, alpha=opacity))
+    else:
+        alpha = shades_of(graph, weights, 2).mean(dim=1).numpy()
+        order = np.argsort(alpha)  # the darkest on top
+        drawn = axes.add_collection(LineCollection(lines[order], array=alpha[order], cmap=SHADES,
+                                                   clim=(0, alpha.max(initial=0) or 1)))
+        axes.figure.colorbar(drawn, ax=axes, label='attention weight', shrink=0.7)
+    for side, height in zip(names or (), (1, 0)):
+        _name_side(axes, side, (keys, queries)[1 - height], height)
     size = float(np.clip(600 / max(graph.num_keys, graph.num_queries, 1), 2, 40))
     axes.scatter(keys, np.ones(len(keys)), size, KEY, zorder=2)
     axes.scatter(queries, np.zeros(len(queries)), size, QUERY, zorder=2)
@@ -66,6 +81,16 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
     axes.set_yticks([0, 1], ['queries', 'keys'])
     axes.spines[:].set_visible(False)
     return axes
+
+
+def _name_side(axes: Axes, names: Sequence[str], places: np.ndarray, height: int) -> None:
+    if len(names) != len(places):
+        raise ValueError(f"'names' must contain {len(places)} names for the "
+                         f"{('queries', 'keys')[height]} (got {len(names)})")
+    for name, place in zip(names, places):
+        axes.annotate(str(name), (place, height), (0, 8 if height else -8),
+                      textcoords='offset points', ha='center', va='bottom' if height else 'top',
+                      fontsize='small')
 
 
 @in_style()
@@ -100,8 +125,10 @@ def network(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes | 
     Example:
         >>> import torch
         >>> from graphattn import BipartiteGraph, draw
-        >>> ring = BipartiteGraph.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]), 3)
-        >>> axes = draw.network(ring, torch.tensor([1., .5, .25]), names=['ant', 'bee', 'cat'])
+        >>> ring = torch.tensor([[0, 1, 2], [1, 2, 0]])
+        >>> graph = BipartiteGraph.from_edge_index(ring, 3)
+        >>> alpha = torch.tensor([1., .5, .25])
+        >>> axes = draw.network(graph, (ring, alpha), names=['ant', 'bee', 'cat'])
     """
     _check_network(graph, names, positions)
     alpha = None if weights is None else shades_of(graph, weights, 2).mean(dim=1).numpy()

@@ -98,6 +98,7 @@ CACHES = {
     # One call's own
     'graphattn/graphs/pair_mask.py': Cache('the object, which lives for one call', ''),
     'graphattn/placement/padded.py': Cache('the object, which lives for one call', ''),
+    'analysis/result.py': Cache('the class of a result', ''),
     'analysis/spectrum.py': Cache('the object, whose matrix nothing changes', ''),
     # Files
     'experiments/data/text/tokenizer.py _tell_once': Cache('the line: each is told once', ''),

@@ -88,6 +88,7 @@ WITH_WEIGHTS = {
     'heads': lambda graph, weights: draw.heads(graph, weights).axes[0].get_images(),
     'received_attention': lambda graph, weights: draw.received_attention(graph, weights).lines,
     'network': lambda graph, weights: draw.network(graph, weights).collections,
+    'bipartite': lambda graph, weights: draw.bipartite(graph, weights=weights).collections[:1],
 }
 SHOWN = {'received_attention': 'get_ydata', 'network': 'get_sizes'}  # of what is drawn
 
@@ -180,11 +181,14 @@ def test_what_cannot_be_drawn_is_refused():
         draw.network(GRAPH, names=['a'])
     with pytest.raises(ValueError, match="'positions' must have shape .3, 2.*got shape .2, 3"):
         draw.network(GRAPH, positions=torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="'names' must contain 3 names for the queries .got 1"):
+        draw.bipartite(GRAPH, names=['abc', 'a'])
     few = torch.ones(GRAPH.num_edges + 1)
     for refused in (lambda weights: draw.mask(GRAPH, weights=weights),
                     lambda weights: draw.heads(GRAPH, weights),
                     lambda weights: draw.received_attention(GRAPH, weights),
-                    lambda weights: draw.network(GRAPH, weights)):
+                    lambda weights: draw.network(GRAPH, weights),
+                    lambda weights: draw.bipartite(GRAPH, weights=weights)):
         with pytest.raises(ValueError, match="'weights' must .* with num_edges="):
             refused(few)
         with pytest.raises(TypeError, match="'weights' must be a Tensor .got list"):

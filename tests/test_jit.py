@@ -24,7 +24,7 @@ from tests.forked import run_anew
 
 PACKAGE = Path(graphattn.__file__).parent
 WITH_LOOPS = [path for path in PACKAGE.rglob('*.py') if 'jit import' in path.read_text()
-              and path.parent.name != 'extension']  # which has none of its own
+              and path.name != 'extension.py']  # which has none of its own
 # Loops call functions of their neighbours, and have numbers of theirs.
 COMPILED = sorted({path.relative_to(PACKAGE) for loops in WITH_LOOPS for path in loops.parent.glob(
     'cpu*.py' if loops.name.startswith('cpu') else '*.py')})

@@ -68,6 +68,11 @@ def _read(node: ast.expr) -> Pattern:
         return _make(node.id, [], {})
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return _make(node.func.id, *_arguments(node))
+    called = node.func if isinstance(node, ast.Call) else node
+    if isinstance(called, ast.Attribute):
+        raise ValueError(f"'expression' must name patterns without their module (got "
+                         f"{ast.unparse(called)}); write {called.attr}, and import the module "
+                         f"first, on a command line by --import")
     raise ValueError(f"'expression' must contain only patterns, presets, '|', '&', '-' and "
                      f"parentheses (got {_shown(ast.unparse(node))})")
 

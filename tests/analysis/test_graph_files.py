@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from functools import partial
 
 import networkx as nx
 import numpy as np
@@ -190,6 +191,21 @@ OBSTACLES = {
     'strong components': nx.DiGraph([
         (0, 1), (1, 0), (0, 2), (2, 3), (3, 2), (0, 4), (4, 5), (5, 4), (1, 4), (3, 6), (5, 6),
         (6, 7), (7, 6)])}
+
+
+def test_adjacency_lists_have_any_separator_of_networkx(tmp_path):
+    club, path = nx.karate_club_graph(), tmp_path / 'club.adjlist'
+    for write in (nx.write_adjlist, nx.write_multiline_adjlist,
+                  *(partial(nx.write_adjlist, delimiter=separator) for separator in '\t,;|')):
+        write(club, path)
+        graph = read_graph(path)
+        assert (graph.num_queries, graph.num_edges) == (34, 2 * 78), write
+    named = nx.Graph([('Ann Lee', 'Bob'), ('Bob', 'Cy')])
+    nx.write_adjlist(named, path, delimiter='\t')
+    assert read_graph_file(path).names == ('Ann Lee', 'Bob', 'Cy')
+    nx.write_adjlist(named, path, delimiter=',')
+    with pytest.raises(ValueError, match="club.adjlist .blanks and ',' may both divide the nodes"):
+        read_graph(path)
 
 
 @pytest.mark.slow
