@@ -58,7 +58,8 @@ def test_a_page_holds_every_question_and_nothing_from_elsewhere(tmp_path):
     assert said.startswith('a.csv: list of edges') and 'pass --edges undirected' in said
     assert lead.startswith('3 tokens and 2 edges') and lead.endswith(
         'A path along the edges visits every token once.')
-    assert 'at most 2 edges apart, followed in both directions; its spectral gap is 1. A random walk' in lead
+    assert ('at most 2 edges apart, followed in both directions; its spectral gap is 1. A random '
+            'walk') in lead
     assert 'Number of queries whose receptive fields were followed.' in page.texts('td')
     assert all(source.startswith('data:image/png;base64,') for source in pictures)
     assert [link[1:] for link in page.attributes('a', 'href')] == page.attributes('section', 'id')
