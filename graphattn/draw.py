@@ -10,13 +10,20 @@ The functions draw on the axes that they get or, if ``axes`` is omitted, on a ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphattn._checks import check_size
-from graphattn.graphs.picture import Weights, mask, new_axes, shades_of, tick_whole_numbers
+from graphattn.graphs.graph import BipartiteGraph, check_graph
+from graphattn.graphs.picture import (
+    Weights,
+    draw_mask,
+    new_axes,
+    shades_of,
+    tick_whole_numbers,
+)
 from graphattn.style import COLOURS, EDGE, KEY, QUERY, SHADES, in_style
 
 if TYPE_CHECKING:
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from graphattn.graphs.graph import BipartiteGraph
     from graphattn.hugging_face import Profile
 
 __all__ = ['bipartite', 'segments', 'degrees', 'heads', 'mask', 'network', 'profile',
@@ -34,6 +40,35 @@ MAX_LINES = 20_000  # in a bipartite picture
 MAX_NODES, MAX_ARROWS = 500, 5_000  # in a picture of a network; more take minutes, and overlap
 _MAX_NAMED = 40  # number of nodes whose numbers are shown unasked
 _MAX_LABELS = 8  # number of labels of lengths; more labels would overlap
+
+
+def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
+         weights: Weights | None = None) -> Axes:
+    """Draw the mask of a graph, with queries from top to bottom and keys from left to right.
+
+    If a graph has more than 512 queries or keys, this side is divided into 512 cells, and the shade
+    of a cell is its density.
+
+    Args:
+        graph (BipartiteGraph): The graph, of any size.
+        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
+        weights (Tensor or tuple, optional): Shades of the edges, such as attention weights,
+            ``[num_edges]`` in the order of ``graph.edge_index``; or a pair ``(edge_index, alpha)``,
+            as layers return it. The edge with the largest weight is the darkest.
+
+    Raises:
+        TypeError: ``weights`` is not a Tensor.
+        ValueError: ``weights`` has another shape, other edges, or negative or non-finite values; or
+            the graph sorted its edges, and the order of ``weights`` is unknown.
+
+    Example:
+        >>> from graphattn import draw, patterns
+        >>> axes = draw.mask(patterns.SlidingWindow(2).build(16))
+        >>> axes.get_title()
+        'density 28.9 %'
+    """
+    check_graph(graph)
+    return draw_mask(graph, axes, weights)
 
 
 @in_style()
@@ -53,6 +88,7 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None, *, weights: Weigh
         ValueError: The graph has more than 20,000 edges, ``names`` are not one for each node, or
             ``weights`` do not fit, as for :func:`heads`.
     """
+    check_graph(graph)
     if graph.num_edges > MAX_LINES:
         raise ValueError(f"'graph' must have at most {MAX_LINES:,} edges to be drawn as lines (got "
                          f"{graph.num_edges:,}); call mask(graph) instead, which has no limit")
@@ -96,7 +132,7 @@ def _name_side(axes: Axes, names: Sequence[str], places: np.ndarray, height: int
 @in_style()
 def network(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes | None = None, *,
             names: Sequence[str] | None = None,
-            positions: Tensor | np.ndarray | None = None) -> Axes:
+            positions: Tensor | np.ndarray | Mapping | None = None) -> Axes:
     r"""Draw a graph whose keys are its queries, with one point for each node.
 
     An arrow points from a key to the query that attends to it, and a ring is a node that attends to
@@ -113,8 +149,10 @@ def network(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes | 
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
         names (sequence of str, optional): The text beside each node. If omitted, up to 40 nodes are
             numbered.
-        positions (Tensor or array, optional): The place of each node, ``[num_nodes, 2]``, such as
-            ``data.pos``. If omitted, networkx finds places, always the same for a graph.
+        positions (Tensor, array or dict, optional): The place of each node, ``[num_nodes, 2]``,
+            such as ``data.pos``; or a layout of networkx, a dict from each name of ``names``, or
+            from each number of a node. If omitted, networkx finds places, always the same for a
+            graph.
 
     Raises:
         TypeError: ``weights`` is not a Tensor.
@@ -130,6 +168,9 @@ def network(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes | 
         >>> alpha = torch.tensor([1., .5, .25])
         >>> axes = draw.network(graph, (ring, alpha), names=['ant', 'bee', 'cat'])
     """
+    if isinstance(positions, Mapping):
+        nodes = range(graph.num_keys) if names is None else names
+        positions = [positions[node] for node in nodes if node in positions]
     _check_network(graph, names, positions)
     alpha = None if weights is None else shades_of(graph, weights, 2).mean(dim=1).numpy()
     axes = new_axes(5.2, 4.6) if axes is None else axes
@@ -151,7 +192,8 @@ def network(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes | 
 
 
 def _check_network(graph: BipartiteGraph, names: Sequence[str] | None,
-                   positions: Tensor | np.ndarray | None) -> None:
+                   positions: Tensor | np.ndarray | Sequence | None) -> None:
+    check_graph(graph)
     num_nodes = graph.num_keys
     if graph.num_queries != num_nodes:
         raise ValueError(f"'graph' must have the same tokens as keys and as queries (got "
@@ -164,9 +206,9 @@ def _check_network(graph: BipartiteGraph, names: Sequence[str] | None,
     if names is not None and len(names) != num_nodes:
         raise ValueError(f"'names' must contain {num_nodes} names, one for each node (got "
                          f"{len(names)})")
-    if positions is not None and tuple(positions.shape) != (num_nodes, 2):
+    if positions is not None and np.shape(positions) != (num_nodes, 2):
         raise ValueError(f"'positions' must have shape [{num_nodes}, 2], a place for each node "
-                         f"(got shape {list(positions.shape)})")
+                         f"(got shape {list(np.shape(positions))})")
 
 
 def _places(graph: BipartiteGraph, edges: np.ndarray) -> np.ndarray:
@@ -219,6 +261,7 @@ def degrees(graph: BipartiteGraph, axes: Axes | None = None) -> Axes:
         graph (BipartiteGraph): The graph, of any size.
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
     """
+    check_graph(graph)
     axes = new_axes(5.2, 2.6) if axes is None else axes
     for degree, colour, shape, label in (
             (graph.in_degree(), QUERY, '-', 'keys of a query'),
@@ -248,6 +291,7 @@ def received_attention(graph: BipartiteGraph, weights: Weights, axes: Axes | Non
         ValueError: ``weights`` has another shape, other edges, or negative or non-finite values; or
             the graph sorted its edges, and the order of ``weights`` is unknown.
     """
+    check_graph(graph)
     per_head = shades_of(graph, weights, 2)
     axes = new_axes(5.2, 2.6) if axes is None else axes
     key = graph.key.cpu().numpy()
@@ -345,6 +389,7 @@ def segments(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
     Raises:
         ValueError: The number of titles is not the number of segments.
     """
+    check_graph(graph)
     check_size('columns', columns, 1)
     parts = graph.unbatch()
     titles = [f'segment {number}' for number in range(len(parts))] if titles is None else titles
@@ -372,6 +417,7 @@ def heads(graph: BipartiteGraph, weights: Weights, *, columns: int = 4) -> Figur
         ValueError: ``weights`` has another shape, other edges, or negative or non-finite values; or
             the graph sorted its edges, and the order of ``weights`` is unknown.
     """
+    check_graph(graph)
     check_size('columns', columns, 1)
     per_head = shades_of(graph, weights, 2)
     figure, panels = _panels(per_head.shape[1], columns)
@@ -398,6 +444,9 @@ def profile(profile: Profile, share: int = 95) -> Figure:
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import LogLocator
 
+    if not hasattr(profile, 'pattern_error'):
+        raise TypeError(f"'profile' must be a Profile, the result of hugging_face.profile(model, "
+                        f"batches) (got {type(profile).__name__})")
     if share not in (90, 95, 99):
         raise ValueError(f"'share' must be 90, 95 or 99 (got {share})")
     edges = np.full((len(profile.layers), profile.head.max() + 1), np.nan)

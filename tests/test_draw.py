@@ -202,6 +202,29 @@ def test_what_cannot_be_drawn_is_refused():
         draw.spectrum([0])
 
 
+@pytest.mark.parametrize('other', [None, torch.ones(3, 3), patterns.Full()])
+def test_what_is_not_a_graph_is_refused_with_the_way_to_one(other):
+    refusal = f"'graph' must be a BipartiteGraph .got {type(other).__name__}.;.*build"
+    for function in ('bipartite', 'degrees', 'mask', 'network', 'segments'):
+        with pytest.raises(TypeError, match=refusal):
+            getattr(draw, function)(other)
+    for function in (draw.heads, draw.received_attention):
+        with pytest.raises(TypeError, match=refusal):
+            function(other, torch.ones(2))
+    with pytest.raises(TypeError, match="'profile' must be a Profile"):
+        draw.profile(other)
+
+
+def test_a_layout_of_networkx_gives_the_places():
+    places = {name: (number, 2. * number) for number, name in enumerate('cab')}
+    by_name = draw.network(GRAPH, names='abc', positions=places)
+    by_number = draw.network(GRAPH, positions={0: (1, 2.), 1: (2, 4.), 2: (0, 0.)})
+    for axes in (by_name, by_number):
+        assert axes.collections[-1].get_offsets().tolist() == [[1, 2], [2, 4], [0, 0]]
+    with pytest.raises(ValueError, match="'positions' must have shape .3, 2.*got shape .2, 2"):
+        draw.network(GRAPH, names='abd', positions=places)
+
+
 def test_without_matplotlib_notebooks_show_the_text(monkeypatch):
     monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
     graph = random_graph(4, 6)

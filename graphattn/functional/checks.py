@@ -17,7 +17,7 @@ from graphattn._checks import (
     check_ptr,
     check_shape,
 )
-from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.graph import BipartiteGraph, check_graph
 from graphattn.graphs.pair_mask import MaskedPairs, PairMask
 from graphattn.ops import ProjectedFeatures
 
@@ -84,12 +84,7 @@ def _check_graph(graph: BipartiteGraph) -> None:
         if isinstance(graph, PairMask):
             raise TypeError("'graph' must be a BipartiteGraph (got a PairMask, a soft mask without "
                             "edges); call pair_attention for a PairMask")
-        if hasattr(graph, 'build'):
-            raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); pass "
-                            f"pattern.build(num_tokens) for a pattern")
-        raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); build a "
-                        f"graph with BipartiteGraph.from_edge_index, from_mask, from_scipy or "
-                        f"from_networkx")
+        check_graph(graph)
     graph.check_unchanged()
 
 

@@ -593,3 +593,12 @@ class BipartiteGraph:
 
 
 torch.serialization.add_safe_globals([BipartiteGraph])  # loading validates them
+
+
+def check_graph(graph: BipartiteGraph) -> None:
+    """Raise an error that says how to build a graph, unless ``graph`` is one."""
+    if not isinstance(graph, BipartiteGraph):
+        cure = ('pass pattern.build(num_tokens) for a pattern' if hasattr(graph, 'build') else
+                'build a graph with BipartiteGraph.from_edge_index, from_mask, from_scipy or '
+                'from_networkx')
+        raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); {cure}")

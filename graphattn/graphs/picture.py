@@ -26,31 +26,7 @@ _MAX_CELLS = 512  # per side; larger masks are drawn as densities
 
 
 @in_style()
-def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
-         weights: Weights | None = None) -> Axes:
-    """Draw the mask of a graph, with queries from top to bottom and keys from left to right.
-
-    If a graph has more than 512 queries or keys, this side is divided into 512 cells, and the shade
-    of a cell is its density.
-
-    Args:
-        graph (BipartiteGraph): The graph, of any size.
-        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
-        weights (Tensor or tuple, optional): Shades of the edges, such as attention weights,
-            ``[num_edges]`` in the order of ``graph.edge_index``; or a pair ``(edge_index, alpha)``,
-            as layers return it. The edge with the largest weight is the darkest.
-
-    Raises:
-        TypeError: ``weights`` is not a Tensor.
-        ValueError: ``weights`` has another shape, other edges, or negative or non-finite values; or
-            the graph sorted its edges, and the order of ``weights`` is unknown.
-
-    Example:
-        >>> from graphattn import draw, patterns
-        >>> axes = draw.mask(patterns.SlidingWindow(2).build(16))
-        >>> axes.get_title()
-        'density 28.9 %'
-    """
+def draw_mask(graph: BipartiteGraph, axes: Axes | None, weights: Weights | None = None) -> Axes:
     weights = None if weights is None else shades_of(graph, weights, 1)[:, 0].numpy()
     axes = new_axes(4.2, 4.2) if axes is None else axes
     sides = graph.num_queries, graph.num_keys
@@ -78,7 +54,7 @@ def html(graph: BipartiteGraph, text: str) -> str:
     except ImportError:
         return line
     figure = Figure(figsize=(2.2, 2.2), layout='constrained')
-    axes = mask(graph, figure.subplots())
+    axes = draw_mask(graph, figure.subplots())
     axes.set(xlabel='', ylabel='', title='')
     axes.tick_params(labelsize=7)
     buffer = io.BytesIO()
