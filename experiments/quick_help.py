@@ -1,15 +1,18 @@
 """Help texts without the heavy libraries, because their imports take seconds.
 
-The help of a command is made from this project's signatures and docstrings. In the meantime,
-stand-ins replace torch and other heavy libraries. Every attribute of a stand-in is an empty class.
+The help of a command is made from this project's signatures and docstrings, without the marks of
+reStructuredText. In the meantime, stand-ins replace torch and other heavy libraries. Every
+attribute of a stand-in is an empty class.
 """
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 from abc import ABCMeta
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -18,17 +21,22 @@ LIBRARIES = ('captum', 'datasets', 'matplotlib', 'networkx', 'numba', 'ortools',
              'tokenizers', 'torch', 'torch_geometric', 'torchmetrics', 'transformers', 'triton')
 
 
+_MARKS = re.compile(r'``|(?::[a-z]+)?:`~?([^`<>]*)`')  # ``code`` and :role:`name`
+
+
 @contextmanager
 def without_libraries() -> Iterator[None]:
     """Return a context in which imports of heavy libraries return empty replacements.
 
     The process should print help and exit.
     """
-    finder = _Finder()
+    finder, printed = _Finder(), io.StringIO()
     sys.meta_path.insert(0, finder)
     try:
-        yield
+        with redirect_stdout(printed):
+            yield
     finally:
+        print(_MARKS.sub(r'\1', printed.getvalue()), end='')
         sys.meta_path.remove(finder)
         for name, module in list(sys.modules.items()):
             if isinstance(module, _Library):

@@ -112,7 +112,8 @@ def write_report(path: Path, model: nn.Module, chosen: Fit,
                                    f'weights are.{BY_CONTENT if chosen.clusters else ""}',
                     {'model': [proven]}),
             Section('Heads', 'The pattern of each head, the share of the dense weight that it '
-                             'keeps, the error of its output, and measures of its graph.',
+                             'keeps, the squared error of its output relative to the square '
+                             'of the output, and measures of its graph.',
                     {'heads': heads},
                     _draw(chosen, costs))]
         text = page('Sparse attention of a dense model', sections)
@@ -121,7 +122,7 @@ def write_report(path: Path, model: nn.Module, chosen: Fit,
 
 def _draw(chosen: Fit, costs: np.ndarray | None) -> Figure:
     """Draw the density, the error and the cost of each head as images with a row for each layer."""
-    panels = {'density, %': 100 * chosen.density, 'error, %': 100 * chosen.error}
+    panels = {'density, %': 100 * chosen.density, 'squared error, %': 100 * chosen.error}
     if costs is not None:
         panels['cost'] = costs
     num_heads = int(np.bincount(chosen.layer).max())

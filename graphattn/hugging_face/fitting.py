@@ -78,7 +78,7 @@ class Fit:
     def __repr__(self) -> str:
         return (f'Fit({len(self.layers)} layers, {len(self.layer)} heads, '
                 f'density={self.density.mean():.2%}, share={self.share.mean():.1%}, '
-                f'error={self.error.mean():.1%})')
+                f'squared error={self.error.mean():.1%})')
 
 
 def fit(profile: Profile, density: float, *, costs: Sequence[float] | None = None) -> Fit:

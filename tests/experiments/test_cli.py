@@ -52,6 +52,7 @@ def test_every_command_has_help_without_the_libraries_that_its_work_takes():
     ended = subprocess.run([sys.executable, '-Wignore', '-c', ANSWER, *COMMANDS],
                            capture_output=True, text=True)
     assert ended.stdout.count('usage: ') == len(COMMANDS) > 40
+    assert '``' not in ended.stdout and ':func:' not in ended.stdout
     assert ended.stderr == 'set()\n'
 
 
