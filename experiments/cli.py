@@ -1,7 +1,7 @@
 """The command ``graphattn``: short names for the commands of this project, in any folder.
 
     graphattn train --config digits/sbm
-    graphattn test --config runs/digits/sbm/config.yaml --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
+    graphattn test --run runs/digits/sbm
     graphattn train --config text --data.path my.csv --attention sbm --seeds 3
     graphattn compare runs/text runs/text_sbm
     graphattn predict --run runs/text/seed0 --input new.csv --out predictions.csv

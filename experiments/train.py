@@ -2,7 +2,7 @@ r"""Training and test of the model of a config file.
 
     python -m experiments.train fit --config experiments/configs/digits/sbm.yaml
     python -m experiments.train fit --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
-    python -m experiments.train test --config ... --ckpt_path runs/digits/sbm/checkpoints/last.ckpt
+    python -m experiments.train test --run runs/digits/sbm
 
 ``fit`` ends with a test of the last checkpoint, or of the checkpoint that ``--select_on`` chooses.
 The folder of the run is ``--trainer.default_root_dir``. With ``--seeds 3``, this folder contains
@@ -455,13 +455,21 @@ def _is_in(folder: Path, checkpoint: Path) -> bool:
     return checkpoint.absolute().parent.resolve() == (folder / 'checkpoints').resolve()
 
 
-def _trusted(arguments: list[str]) -> list[str]:
-    """Return the packages that the option ``--trust`` names. The rest of the command line is not
-    parsed yet."""
+def _of_run(options: list[str]) -> list[str]:
+    """Replace the option ``--run`` by the config and the checkpoint that ended this run."""
+    if not (runs := _given('--run', options)):
+        return options
+    checkpoints = Path(runs[-1], 'checkpoints')
+    ended = checkpoints / (BEST if (checkpoints / BEST).exists() else LAST)
+    return ['--config', f'{runs[-1]}/config.yaml', '--ckpt_path', str(ended),
+            *_without('--run', options)]
+
+
+def _given(name: str, arguments: list[str]) -> list[str]:
+    """Return the values of the option ``name``. The rest of the command line is not parsed yet."""
     pairs = zip([None, *arguments], arguments)
-    said = [value if before == '--trust' else value.removeprefix('--trust=')
-            for before, value in pairs if before == '--trust' or value.startswith('--trust=')]
-    return ','.join(said).split(',')
+    return [value if before == name else value.removeprefix(f'{name}=')
+            for before, value in pairs if before == name or value.startswith(f'{name}=')]
 
 
 def _without(name: str, arguments: list[str]) -> list[str]:
@@ -518,12 +526,15 @@ def main(args: list[str] | None = None) -> None:
         return
     if command not in COMMANDS:
         raise ValueError(f"the command must be one of {', '.join(COMMANDS)} (got {command!r})")
+    if command != 'fit':
+        options = _of_run(options)
     if not any(option.startswith(WHAT_IS_TRAINED) for option in options):
         raise ValueError("'config' must be given; pass your own file, or the name of a config in "
                          "experiments/configs, as in graphattn train --config digits/sbm "
                          "(graphattn --help lists the names)")
     try:
-        with ending_signals(), keeping_freed_memory(), trusting(_trusted(options)):
+        with ending_signals(), keeping_freed_memory(), trusting(
+                ','.join(_given('--trust', options)).split(',')):
             # The config of a training may run any code, but a tested run may come from a stranger.
             with nullcontext() if command == 'fit' else importing_only(WATCHING):
                 cli = TrainCLI(command, with_attention(options))

@@ -212,8 +212,7 @@ def test_testing_leaves_what_is_told_of_the_training(tmp_path):
     before, curves = read_summary(tmp_path), (tmp_path / 'curves.png').read_bytes()
     assert (before['tested_after_epoch'], before['epochs']) == (1, 2)
     (tmp_path / 'curves.png').write_bytes(curves + b'.')
-    train.main(['test', '--config', str(tmp_path / 'config.yaml'), '--ckpt_path',
-                str(tmp_path / 'checkpoints' / BEST)])
+    train.main(['test', '--run', str(tmp_path)])
     assert read_summary(tmp_path) == before
     assert (tmp_path / 'curves.png').read_bytes() == curves + b'.'
 
