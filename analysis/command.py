@@ -22,11 +22,12 @@ from analysis.graph_files import ENDINGS as GRAPH_ENDINGS
 from analysis.graph_files import read_graph_file
 from analysis.graphs import MAX_TOKENS, GraphLike, check_count, graph_of_pattern
 from analysis.result import Result, Results, scalar_names, table
+from experiments.runs.command import in_short
 from experiments.signals import ending_signals, exit_on
 from graphattn.style import in_style
 from graphattn.utils.files import check_folder, csv_cell, write_whole
 from graphattn.utils.memory import within_free_memory
-from graphattn.utils.trust import importing, with_advice
+from graphattn.utils.trust import importing
 
 Graphs = dict[str, list[GraphLike]]
 Names = Sequence[str] | None  # names of the tokens of a graph file
@@ -154,7 +155,7 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
     except Exception as error:
         if not isinstance(error, REFUSALS):
             raise
-        line = ' '.join(with_advice(error).split())
+        line = in_short(error)
         line += _advice(line) if isinstance(error, ArgumentError) else ''
         print(f'{parser.prog}: error: {line}', file=sys.stderr)
         sys.exit(2)

@@ -85,7 +85,7 @@ MAY_IMPORT = {
     'experiments.benchmarks': ALL | {'experiments.runs', 'experiments.baselines'},
     'analysis': {'graphattn', 'graphs', 'patterns', 'samplers', 'functional', 'sources', 'models',
                  'distributed', 'hugging_face', 'draw', 'style', 'utils',
-                 'experiments.signals'},
+                 'experiments.runs', 'experiments.signals'},
     'graphattn': {'graphs'},  # the public page
 }
 

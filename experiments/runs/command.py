@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
@@ -13,6 +14,15 @@ from graphattn.utils.trust import importing, with_advice
 # The beginnings of those lines of jsonargparse's errors that list alternatives or repeat the value.
 REPEATED = ('Does not validate against any', 'Subtypes:', 'Errors:', 'Given value',
             "Expected a <class 'NoneType'>")
+# jsonargparse's words, and this project's
+KEY = r'Parser key "([^"]+)": '
+WORDS = {
+    KEY + r'Expected a typing\.Literal\[(.*?)\]\. Got value: (.+)':
+        r"'\1' must be one of \2 (got '\3')",
+    KEY + r"Expected a <class '(\w+)'>\. Got value: (.+)": r"'\1' must be of type \2 (got '\3')",
+    KEY + r"Expected a <class '(\w+)'>": r"'\1' must be of type \2",
+    KEY + r'Not of type PositiveInt: .+': r"'\1' must be a positive whole number",
+    KEY: r"'\1': "}
 
 
 def run_or_exit(command: Callable[[], object]) -> None:
@@ -34,9 +44,13 @@ def run_or_exit(command: Callable[[], object]) -> None:
 
 
 def in_short(error: Exception) -> str:
-    """Return the message of an error in one line, without the config that jsonargparse repeats."""
+    """Return the message of an error in one line, without the config that jsonargparse repeats
+    and in the words of this project."""
     lines = [line.strip() for line in with_advice(error).splitlines()]
     reasons = [line.removeprefix('- ') for line in lines]
     if any(line.startswith(REPEATED[0]) for line in reasons):
         lines = [line for line in reasons if not line.startswith(REPEATED)]
-    return ' '.join(' '.join(lines).split())
+    message = ' '.join(' '.join(lines).split())
+    for theirs, ours in WORDS.items():
+        message = re.sub(theirs, ours, message)
+    return message

@@ -190,7 +190,7 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--n', '200000', '--pattern', 'Full()'], 'more than the free memory of'),
     (['--seed', '-1'], "'seed' must be at least 0 (got -1)"),
     (['--samples', '0'], "'samples' must be at least 1 (got 0)"),
-    (['--n', 'many'], 'many'),
+    (['--n', 'many'], "error: 'n' must be of type int (got 'many')"),
     (['--graph', 'missing.npz'], "'graph' cannot be read: missing.npz"),
     (['--graph', 'README.md'], "'graph' cannot be read: README.md (line"),
     (['--graph', '/dev/zero'], "'graph' cannot be read: /dev/zero (/dev/zero, line 1: longer"),

@@ -1,6 +1,10 @@
-import pytest
+from typing import Literal
 
-from experiments.runs.command import run_or_exit
+import pytest
+from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse.typing import PositiveInt
+
+from experiments.runs.command import in_short, run_or_exit
 
 
 def fail(error):
@@ -18,3 +22,15 @@ def test_an_error_is_one_line_and_a_status(command, status, said, capsys):
         run_or_exit(command)
     error = capsys.readouterr().err
     assert stop.value.code == status and error.startswith(said) and error.count('\n') == 1
+
+
+@pytest.mark.parametrize('kind, value, said', [
+    (Literal['a', 'b'], 'c', "'name' must be one of 'a', 'b' (got 'c')"),
+    (bool, 'perhaps', "'name' must be of type bool (got 'perhaps')"),
+    (PositiveInt | None, '-1', "'name' must be a positive whole number")])
+def test_refusals_of_the_parser_are_in_our_words(kind, value, said):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument('--name', type=kind)
+    with pytest.raises(ArgumentError) as error:
+        parser.parse_args([f'--name={value}'])
+    assert in_short(error.value) == said
