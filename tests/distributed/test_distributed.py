@@ -160,18 +160,18 @@ def test_lightning_trains_to_the_parameters_of_one_process(how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('number, world, lines', [(0, 4, 30), (1, 2, 30), (2, 2, 40)])
-def test_examples_of_the_guide_run_in_several_processes(number, world, lines):
+@pytest.mark.parametrize('number, world', [(0, 4), (1, 2)])
+def test_examples_of_the_guide_run_in_several_processes(number, world):
     page = (Path(__file__).parents[2] / 'docs/distributed.md').read_text()
     examples = re.findall(r'<!-- run by (\d) processes -->\n```py\n(.*?)```', page, re.S)
-    assert [int(count) for count, _ in examples] == [4, 2, 2]
+    assert [int(count) for count, _ in examples] == [4, 2]
     code = examples[number][1]
-    assert len([line for line in code.splitlines() if line]) <= lines
+    assert len([line for line in code.splitlines() if line]) <= 30
 
     def run():
         torch.set_num_threads(1)
         variables = {}
-        exec(code.replace('num_nodes = 1_000_000', 'num_nodes = 2_000'), variables)
+        exec(code, variables)
         print('loss', float(variables['loss'].detach()))
         os._exit(0)  # the groups of the mesh cannot be left in good order
 
