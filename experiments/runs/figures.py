@@ -108,9 +108,12 @@ def of_epochs(axes: Axes, metric: str, last: int) -> None:
     axes.grid()
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     low, high = axes.get_ylim()
-    missing = MIN_SPAN * max(abs(low), abs(high)) - (high - low)
-    if missing > 0:  # otherwise noise would look like a cliff
-        axes.set_ylim(low - missing / 2, high + missing / 2)
+    missing = max(0, MIN_SPAN * max(abs(low), abs(high)) - (high - low))
+    low, high = low - missing / 2, high + missing / 2  # otherwise noise would look like a cliff
+    if 0 <= axes.dataLim.y0 and axes.dataLim.y1 <= 1:  # as shares, which have no ticks beyond
+        low = max(low, -0.04 * high)
+        high = min(high, 1 + 0.04 * (1 - low))
+    axes.set_ylim(low, high)
 
 
 def received_attention(
