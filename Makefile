@@ -7,7 +7,7 @@ metadata = setup.cfg pyproject.toml constraints.txt
 # Images often have it set; every process would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train check test fuzz docs dist oldest newest
+.PHONY: train check test fuzz docs release oldest newest
 .DELETE_ON_ERROR:
 
 train: $(VENV)/experiments
@@ -30,9 +30,9 @@ docs: $(VENV)/docs $(VENV)/compiled
 	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --builder html docs docs/_build
 	@echo docs/_build/index.html
 
-# The wheel and the source distribution of a release, in dist/.
-dist: $(VENV)/extras
-	$(VENV)/bin/python -m build --no-isolation --outdir dist
+# The wheel and the source distribution of a release, in dist/, and README's examples with the wheel.
+release: $(VENV)/extras
+	$(VENV)/bin/python -m tests.release
 
 # Other packages than constraints.txt has, without those that are built from source: for the oldest,
 # each lower bound of setup.cfg is the version.

@@ -4,7 +4,7 @@ from importlib import import_module
 
 from graphattn.graphs.graph import BipartiteGraph
 
-__version__ = '0.2.0.dev0'
+__version__ = '0.2.0'
 
 _HOME = {
     'Encoder': 'graphattn.models',

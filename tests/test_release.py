@@ -1,48 +1,33 @@
 """The wheel: what it puts into site-packages, and that its commands run from another folder."""
 
 import re
-import shutil
-import subprocess
-import sys
+import sysconfig
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 
 import graphattn
+from tests.release import ROOT, build, environment, examples_of, run
 
-ROOT = Path(__file__).parents[1]
-SOURCES = ('graphattn', 'experiments', 'analysis')
-METADATA = ('setup.py', 'setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE')
-BUILD = 'from setuptools.build_meta import build_wheel; print(build_wheel({!r}))'
 ENTRY = '__init__.py', 'path.py', 'pytest_plugin.py'
-COMMAND = 'import sys; from graphattn_commands import main; sys.argv = ["graphattn", *{}]; main()'
 
 
 @pytest.fixture(scope='module')
-def site(tmp_path_factory) -> Path:
-    """A folder with what a wheel of this clone installs."""
-    clone, site = tmp_path_factory.mktemp('clone'), tmp_path_factory.mktemp('site')
-    for name in SOURCES:
-        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns('__pycache__'))
-    for name in METADATA:
-        shutil.copy(ROOT / name, clone)
-    built = subprocess.run([sys.executable, '-c', BUILD.format(str(site))], cwd=clone, check=True,
-                           capture_output=True, text=True)
-    wheel = site / built.stdout.splitlines()[-1]
-    ZipFile(wheel).extractall(site)
-    wheel.unlink()
-    return site
+def programs(tmp_path_factory) -> Path:
+    """The programs of an environment with the wheel and the packages of this one."""
+    folder = tmp_path_factory.mktemp('release')
+    return environment(folder / 'environment', build(folder), Path(sysconfig.get_path('purelib')))
 
 
-def run(site: Path, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, '-c', COMMAND.format(arguments)], cwd=site.parent,
-                          capture_output=True, text=True, env={'PYTHONPATH': str(site)})
+@pytest.fixture
+def site(programs) -> Path:
+    found, = programs.parent.glob('lib/*/site-packages')
+    return found
 
 
 @pytest.mark.slow
 def test_a_wheel_installs_no_package_called_experiments_or_analysis(site):
-    assert {path.name for path in site.iterdir()} == {
+    assert {path.name for path in site.iterdir()} - {'dependencies.pth'} == {
         'graphattn', 'graphattn_commands', f'graphattn-{graphattn.__version__}.dist-info'}
 
 
@@ -60,29 +45,32 @@ def test_a_wheel_holds_every_file_that_modules_read(site):
 
 
 @pytest.mark.slow
-def test_commands_of_a_wheel_run_from_any_folder(site):
-    overview, refused = run(site, '--help'), run(site, 'spectrum', '--n', '0')
+def test_commands_of_a_wheel_run_from_any_folder(programs, tmp_path):
+    overview = run(programs, tmp_path, 'graphattn', '--help')
+    refused = run(programs, tmp_path, 'graphattn', 'spectrum', '--n', '0')
     assert overview.returncode == 0 and 'digits/sbm' in overview.stdout, overview.stderr
     assert refused.returncode == 2 and "graphattn spectrum: error: 'n'" in refused.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['analysis', 'own_data'])
-def test_python_of_the_guides_runs_from_a_wheel(site, tmp_path, name):
-    text = (ROOT / f'docs/{name}.md').read_text()
-    assert 'import graphattn_commands.path' in text
-    code = '\n'.join(re.findall(r'```python\n(.*?)```', text, re.S))
-    ended = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True,
-                           text=True, env={'PYTHONPATH': str(site), 'MPLBACKEND': 'agg'})
+@pytest.mark.parametrize('page', ['README', 'docs/analysis', 'docs/own_data'])
+def test_python_of_the_guides_runs_from_a_wheel_without_a_compiler(programs, tmp_path, page):
+    ended = run(programs, tmp_path, 'python', '-c', examples_of(ROOT / f'{page}.md'))
     assert ended.returncode == 0, ended.stderr
 
 
 def test_guides_that_import_commands_are_run_from_a_wheel():
     imports = re.compile(r'^(?:from|import) (?:analysis|experiments)\b', re.M)
-    pages = [page for page in (ROOT / 'docs').glob('*.md')
-             if any(imports.search(code) for code in
-                    re.findall(r'```python\n(.*?)```', page.read_text(), re.S))]
-    assert {page.stem for page in pages} == {'analysis', 'own_data'}
+    pages = {page.stem: code for page in (ROOT / 'docs').glob('*.md')
+             if imports.search(code := examples_of(page))}
+    assert pages.keys() == {'analysis', 'own_data'}
+    assert all('import graphattn_commands.path' in code for code in pages.values())
+
+
+def test_the_version_is_the_same_wherever_it_stands():
+    cited, = re.findall(r'^version: (.*)$', (ROOT / 'CITATION.cff').read_text(), re.M)
+    changed = re.search(r'^## ([\d.]+)', (ROOT / 'CHANGELOG.md').read_text(), re.M)[1]
+    assert cited == changed == graphattn.__version__
 
 
 def test_the_names_on_the_front_page_are_imported_when_they_are_asked_for():

@@ -10,8 +10,15 @@ from torch import nn
 
 from experiments.runs.checkpoints import read_checkpoint
 from experiments.runs.config_file import built
-from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
-from graphattn.patterns import Pattern
+from graphattn.models import (
+    Encoder,
+    MaskedLanguageModel,
+    SequenceClassifier,
+    encoder_of,
+    load_bert,
+    load_roberta,
+)
+from graphattn.patterns import Full, Pattern
 from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource, as_source
 from graphattn.utils.building import BoundedBuilding
 from graphattn.utils.reading import load_tensors, read_json, read_yaml
@@ -112,6 +119,17 @@ def roberta(
         raise ValueError(f"'weights' cannot be read: {weights} with {config_path} "
                          f"({error})") from error
     load_roberta(model, state_dict, config, tile_positions=tile_positions)
+    return model
+
+
+def begun_classifier(weights: str | Path, num_classes: int,
+                     dropout: float = 0.1) -> SequenceClassifier:
+    """Return a classifier with full attention and the weights of a Hugging Face BERT or RoBERTa,
+    from their folder. The data must be encoded with the tokenizer of the same folder."""
+    encoder = encoder_of(weights, Full())
+    model = SequenceClassifier(encoder, num_classes, pooling='pooler', dropout=dropout)
+    is_bert = read_json(Path(weights) / 'config.json').get('model_type') == 'bert'
+    (load_bert if is_bert else load_roberta)(model, weights)
     return model
 
 

@@ -2,15 +2,25 @@
 
 import json
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 
 from experiments.papers.figures import bars
 from experiments.papers.local_data import package_docs
-from experiments.papers.study import ENCODER, SOURCE, Attention, Runs, Table, Trained
+from experiments.papers.study import (
+    ENCODER,
+    SOURCE,
+    Attention,
+    Runs,
+    Table,
+    Trained,
+    over_seeds,
+)
 from experiments.runs.config_file import laid_over
 from graphattn import patterns
+from graphattn.models import encoder_of
 
 METRICS = {'accuracy, %': ('accuracy', 100.), 'macro F1, %': ('macro_f1', 100.)}
 # Numbers of local, global and random keys per query (Table S.10). At the small scale, documents and
@@ -26,9 +36,12 @@ class Documents(Trained):
     Args:
         documents: A config of experiments.train with documents. If omitted, the documents are the
             documentation of installed packages, or Amazon reviews at the scale paper.
+        weights: Folders of a Hugging Face BERT or RoBERTa, with its tokenizer, by the name of the
+            row that they begin: full attention on as many tokens as the model takes.
     """
 
     documents: Path | None = None
+    weights: dict[str, Path] | None = None
 
     @property
     def count(self) -> int:
@@ -91,9 +104,18 @@ class Documents(Trained):
     def compared(self, column: str, kinds: dict[str, Attention], seeds: range, title: str,
                  paper: tuple[str, dict[str, float]]) -> Table:
         """Return a row for each kind of attention, beside a column of the paper, as bars."""
-        rows = [{column: name, 'hops': attention.hops, **self.scored(attention, seeds),
-                 paper[0]: paper[1].get(name)} for name, attention in kinds.items()]
-        return Table(rows, bars(rows, column, METRICS, f'{title}\n{self.about}'), self.about)
+        begun = {name: (folder.name, _begun_with(folder, self._configs))  # wrong folders fail early
+                 for name, folder in (self.weights or {}).items()}
+        found = {name: (attention.hops, self.scored(attention, seeds))
+                 for name, attention in kinds.items()}
+        found |= {name: (1, over_seeds((self.runs.fit(run, seed, *options) for seed in seeds),
+                                       METRICS)) for name, (run, options) in begun.items()}
+        printed, about = paper[1], self.about
+        if absent := [name for name in printed if name not in found]:
+            about += f'; no --weights of {", ".join(absent)}'
+        rows = [{column: name, 'hops': hops, **scores, paper[0]: printed.get(name)}
+                for name, (hops, scores) in found.items()]
+        return Table(rows, bars(rows, column, METRICS, f'{title}\n{about}'), about)
 
     @property
     def about(self) -> str:
@@ -114,3 +136,18 @@ class Documents(Trained):
     @property
     def _configs(self) -> tuple[Path, ...]:
         return (self.documents,) if self.documents else self.configs('diffuser', 'documents')
+
+
+def _begun_with(folder: Path, configs: Sequence[Path]) -> list[str]:
+    """Return the options of a training with full attention that begins with given weights."""
+    try:
+        longest = encoder_of(folder, patterns.Full()).position_embedding.num_embeddings
+    except (OSError, ValueError) as error:
+        raise ValueError(f"'weights' must be folders with the model.safetensors, config.json and "
+                         f"tokenizer of a BERT or RoBERTa (got {folder}; {error})") from error
+    arguments = {'weights': str(folder), 'num_classes':
+                 laid_over(*configs)['model']['init_args']['model']['init_args']['num_classes']}
+    model = {'class_path': 'experiments.runs.pretrained.begun_classifier', 'init_args': arguments}
+    return ['--model.init_args.model', json.dumps(model),
+            '--data.init_args.tokenizer', str(folder),
+            '--data.init_args.max_length', str(longest)]

@@ -1,12 +1,15 @@
 """Studies of diffusion at the scale of smoke tests: what their tables say holds of the runs."""
 
 from pathlib import Path
+from string import ascii_lowercase
 
 import pytest
 import torch
 import yaml
+from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from experiments.papers import runner
+from experiments.papers.diffuser import diffusion
 from experiments.papers.diffuser.documents import COUNT, Documents
 from experiments.papers.study import Trained, restored
 from experiments.runs.command import run_or_exit
@@ -45,6 +48,25 @@ def test_diffusion_is_added_to_three_patterns_and_nothing_else_changes(studied, 
     local_cls, global_cls = (int(pattern_of(documents(name)).build(64).in_degree()[0]) for name in (
         'diffuser-8-8-8-local-cls-1-0', 'diffuser-8-8-8-1-0'))
     assert local_cls < 64 == global_cls
+
+
+def test_a_row_begins_with_given_weights(out, tmp_path):
+    folder = tmp_path / 'bert-small'
+    words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *ascii_lowercase]
+    config = BertConfig(vocab_size=len(words), hidden_size=16, num_hidden_layers=1,
+                        num_attention_heads=2, intermediate_size=24, max_position_embeddings=32)
+    BertModel(config).save_pretrained(folder)
+    (folder / 'vocab.txt').write_text('\n'.join(words))
+    BertTokenizerFast(str(folder / 'vocab.txt')).save_pretrained(folder)
+    study = Documents('diffusion', scale='smoke', out=out, weights={'BERT': folder})
+    table = study.compared('attention', {}, range(1), '', ('paper', diffusion.PAPER))
+    row, = table.rows
+    assert (row['attention'], row['density, %'], row['paper']) == ('BERT', 100, 74.36)
+    assert table.about.endswith('no --weights of RoBERTa, BigBird, BigBird, diffused, Longformer, '
+                                'Longformer, diffused, Diffuser')
+    broken = Documents('diffusion', scale='smoke', out=out, weights={'BERT': tmp_path / 'none'})
+    with pytest.raises(ValueError, match="'weights' must be folders .*none"):
+        broken.compared('attention', {}, range(1), '', ('paper', {}))
 
 
 def test_ablation_leaves_out_what_it_names(studied, documents):

@@ -12,7 +12,7 @@ from transformers import RobertaConfig, RobertaModel
 from experiments import train
 from experiments.modules import LanguageModelling
 from experiments.runs.checkpoints import write_checkpoint
-from experiments.runs.pretrained import pretrained_classifier, roberta
+from experiments.runs.pretrained import begun_classifier, pretrained_classifier, roberta
 from graphattn.models import Encoder, MaskedLanguageModel, SequenceClassifier, load_roberta
 from graphattn.patterns import Full
 from graphattn.sources import PatternSource
@@ -145,6 +145,13 @@ def test_weights_of_roberta_come_from_a_file(suffix, roberta_file):
     assert torch.equal(position[32:], position[:8])
     with pytest.raises(ValueError, match='40'):
         roberta(roberta_file, untrained(), tile_positions=False)
+
+
+def test_a_classifier_begins_with_the_weights_in_a_folder(roberta_file):
+    model = begun_classifier(roberta_file.parent, 3)
+    expected = load_file(roberta_file)['embeddings.word_embeddings.weight']
+    assert torch.equal(model.encoder.token_embedding.weight, expected)
+    assert model.num_classes == 3 and model.encoder.position_embedding.num_embeddings == 32
 
 
 def test_weights_that_are_not_robertas(roberta_file, tmp_path):
