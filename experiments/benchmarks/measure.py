@@ -30,6 +30,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import with_short_summary
 from experiments.runs.figures import report_figure
 from graphattn.utils.files import check_folder
 from graphattn.utils.memory import within_free_memory
@@ -56,6 +57,7 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None,
         sys.argv[1:] = words  # from which importing takes the user's modules
     else:
         arguments = words
+    with_short_summary(main)
     parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False,
                             epilog=f'Modes, as the first argument: {", ".join(modes)}.' if modes
                             else None)

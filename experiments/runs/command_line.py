@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import cleandoc
 
 from jsonargparse import ArgumentError, auto_cli
 
@@ -16,8 +17,15 @@ def run_function(function: Callable[..., object], as_positional: bool = True) ->
     """
     def run() -> None:
         try:
-            auto_cli(function, as_positional=as_positional, exit_on_error=False)
+            auto_cli(with_short_summary(function), as_positional=as_positional, exit_on_error=False)
         except ArgumentError as error:
             raise ValueError(str(error)) from error
 
     run_or_exit(run)
+
+
+def with_short_summary(function: Callable) -> Callable:
+    """Write the first sentence of a docstring in one line, the only one that helps show."""
+    summary, *rest = cleandoc(function.__doc__).partition('\n\n')
+    function.__doc__ = ' '.join(summary.split()) + ''.join(rest)
+    return function
