@@ -354,7 +354,7 @@ def draw_universality(graphs: dict[str, BipartiteGraph], result: Result) -> Figu
     figure = Figure(figsize=(2.3 * columns, 2.7 * rows), layout='constrained')
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, (label, graph) in zip(panels, graphs.items()):
-        draw.mask(graph, axes)
+        draw.mask(graph, axes=axes)
         axes.set_title(fill(label, 28), fontsize='small')
     _draw_reach(panels[len(graphs)], result)
     for axes in panels[len(graphs) + 1:]:

@@ -184,7 +184,7 @@ def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
     figure = Figure(figsize=(9, 3.3 * rows), layout='constrained')
     panels = figure.subplots(rows, 3, squeeze=False).flatten()
     for number, (axes, (label, graph)) in enumerate(zip(panels, shown)):
-        draw.mask(graph, axes)
+        draw.mask(graph, axes=axes)
         if len(pairs) > 1:
             axes.set_title(f'{number}: {drawings.as_text(label)}', fontsize='small')
     *_, of_queries, of_keys = panels[:len(shown) + 2]

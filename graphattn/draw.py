@@ -28,6 +28,7 @@ from graphattn.style import COLOURS, EDGE, KEY, QUERY, SHADES, in_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
     from torch import Tensor
 
@@ -42,8 +43,7 @@ _MAX_NAMED = 40  # number of nodes whose numbers are shown unasked
 _MAX_LABELS = 8  # number of labels of lengths; more labels would overlap
 
 
-def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
-         weights: Weights | None = None) -> Axes:
+def mask(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes | None = None) -> Axes:
     """Draw the mask of a graph, with queries from top to bottom and keys from left to right.
 
     If a graph has more than 512 queries or keys, this side is divided into 512 cells, and the shade
@@ -51,10 +51,10 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
 
     Args:
         graph (BipartiteGraph): The graph, of any size.
-        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
         weights (Tensor or tuple, optional): Shades of the edges, such as attention weights,
             ``[num_edges]`` in the order of ``graph.edge_index``; or a pair ``(edge_index, alpha)``,
             as layers return it. The edge with the largest weight is the darkest.
+        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
 
     Raises:
         TypeError: ``weights`` is not a Tensor.
@@ -72,15 +72,15 @@ def mask(graph: BipartiteGraph, axes: Axes | None = None, *,
 
 
 @in_style()
-def bipartite(graph: BipartiteGraph, axes: Axes | None = None, *, weights: Weights | None = None,
+def bipartite(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes | None = None, *,
               names: tuple[Sequence[str], Sequence[str]] | None = None) -> Axes:
     r"""Draw a graph with keys above, queries below, and a line for each edge.
 
     Args:
         graph (BipartiteGraph): The graph, of at most 20,000 edges.
-        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
         weights (Tensor or tuple, optional): Attention weights :math:`\alpha`, as for
             :func:`network`: an edge is the darker the larger its weight.
+        axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
         names (pair of sequences of str, optional): The texts beside the keys and the queries.
 
     Raises:
@@ -103,11 +103,11 @@ def bipartite(graph: BipartiteGraph, axes: Axes | None = None, *, weights: Weigh
         opacity = float(np.clip(200 / max(graph.num_edges, 1), 0.06, 0.8))
         axes.add_collection(LineCollection(lines, colors=EDGE, linewidths=0.8, alpha=opacity))
     else:
-        alpha = shades_of(graph, weights, 2).mean(dim=1).numpy()
+        alpha, label = _mean_of_heads(graph, weights)
         order = np.argsort(alpha)  # the darkest on top
         drawn = axes.add_collection(LineCollection(lines[order], array=alpha[order], cmap=SHADES,
                                                    clim=(0, alpha.max(initial=0) or 1)))
-        axes.figure.colorbar(drawn, ax=axes, label='attention weight', shrink=0.7)
+        axes.figure.colorbar(drawn, ax=axes, label=label, shrink=0.7)
     for side, height in zip(names or (), (1, 0)):
         _name_side(axes, side, (keys, queries)[1 - height], height)
     size = float(np.clip(600 / max(graph.num_keys, graph.num_queries, 1), 2, 40))
@@ -172,11 +172,15 @@ def network(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes | 
         nodes = range(graph.num_keys) if names is None else names
         positions = [positions[node] for node in nodes if node in positions]
     _check_network(graph, names, positions)
-    alpha = None if weights is None else shades_of(graph, weights, 2).mean(dim=1).numpy()
+    from matplotlib.patheffects import withStroke
+
+    alpha, label = _mean_of_heads(graph, weights)
     axes = new_axes(5.2, 4.6) if axes is None else axes
     edges = np.stack([graph.key.cpu().numpy(), graph.query.cpu().numpy()], axis=1).astype(int)
     places = _places(graph, edges) if positions is None else np.asarray(positions, dtype=float)
     _draw_edges(axes, edges, places, alpha)
+    if alpha is not None and len(edges):
+        axes.figure.colorbar(_shades(alpha), ax=axes, label=label, shrink=0.7)
     received = np.bincount(edges[:, 0], alpha, minlength=graph.num_keys)
     largest = received.max(initial=0)
     area = 40. if alpha is None or largest == 0 else 15 + 120 * received / largest
@@ -185,7 +189,7 @@ def network(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes | 
         names = range(graph.num_keys)
     for name, place in zip(() if names is None else names, places):
         axes.annotate(str(name), place, (4, 4), textcoords='offset points', fontsize='small',
-                      zorder=4)
+                      zorder=4, path_effects=[withStroke(linewidth=2, foreground='white')])
     axes.set_axis_off()
     axes.margins(0.08)
     return axes
@@ -198,7 +202,7 @@ def _check_network(graph: BipartiteGraph, names: Sequence[str] | None,
     if graph.num_queries != num_nodes:
         raise ValueError(f"'graph' must have the same tokens as keys and as queries (got "
                          f"{num_nodes} keys and {graph.num_queries} queries); call "
-                         f"bipartite(graph) instead")
+                         f"bipartite(graph, weights) instead")
     if num_nodes > MAX_NODES or graph.num_edges > MAX_ARROWS:
         raise ValueError(f"'graph' must have at most {MAX_NODES} nodes and {MAX_ARROWS:,} edges to "
                          f"be drawn as a network (got {num_nodes:,} and {graph.num_edges:,}); call "
@@ -226,16 +230,13 @@ def _places(graph: BipartiteGraph, edges: np.ndarray) -> np.ndarray:
 
 def _draw_edges(axes: Axes, edges: np.ndarray, places: np.ndarray,
                 alpha: np.ndarray | None) -> None:
-    from matplotlib.cm import ScalarMappable
     from matplotlib.collections import LineCollection
-    from matplotlib.colors import Normalize
     from matplotlib.patches import FancyArrowPatch
 
     pairs = set(map(tuple, edges.tolist()))
     has_arrows = alpha is not None or any(pair[::-1] not in pairs for pair in pairs)
     is_loop = edges[:, 0] == edges[:, 1]
-    shades = ScalarMappable(Normalize(0, 1 if alpha is None else alpha.max(initial=0) or 1), SHADES)
-    colours = [EDGE] * len(edges) if alpha is None else shades.to_rgba(alpha)
+    colours = [EDGE] * len(edges) if alpha is None else _shades(alpha).to_rgba(alpha)
     if not has_arrows:
         opacity = float(np.clip(300 / max(len(edges), 1), 0.15, 0.7))
         axes.add_collection(LineCollection(places[edges[~is_loop]], colors=EDGE, linewidths=1,
@@ -249,8 +250,22 @@ def _draw_edges(axes: Axes, edges: np.ndarray, places: np.ndarray,
             axes.add_patch(FancyArrowPatch(
                 begin, end, arrowstyle='-|>', mutation_scale=8, color=colours[edge], linewidth=1,
                 connectionstyle='arc3,rad=0.12' if is_mutual else 'arc3', shrinkA=3, shrinkB=4))
-    if alpha is not None and len(edges):
-        axes.figure.colorbar(shades, ax=axes, label='attention weight', shrink=0.7)
+
+
+def _mean_of_heads(graph: BipartiteGraph,
+                   weights: Weights | None) -> tuple[np.ndarray | None, str]:
+    if weights is None:
+        return None, ''
+    per_head = shades_of(graph, weights, 2)
+    heads = ', mean of the heads' if per_head.shape[1] > 1 else ''
+    return per_head.mean(dim=1).numpy(), f'attention weight{heads}'
+
+
+def _shades(alpha: np.ndarray) -> ScalarMappable:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    return ScalarMappable(Normalize(0, alpha.max(initial=0) or 1), SHADES)
 
 
 @in_style()
@@ -398,7 +413,7 @@ def segments(graph: BipartiteGraph, titles: Sequence[str] | None = None, *,
                          f"graph (got {len(titles)})")
     figure, panels = _panels(len(parts), columns)
     for axes, part, title in zip(panels, parts, titles):
-        mask(part, axes).set_title(f'{title}: {100 * part.density():.3g} %')
+        mask(part, axes=axes).set_title(f'{title}: {100 * part.density():.3g} %')
     return figure
 
 
@@ -423,7 +438,7 @@ def heads(graph: BipartiteGraph, weights: Weights, *, columns: int = 4) -> Figur
     figure, panels = _panels(per_head.shape[1], columns)
     for head, (axes, of_head) in enumerate(zip(panels, per_head.T)):
         largest = of_head.max().item() if len(of_head) else 0.
-        mask(graph, axes, weights=(graph.edge_index, of_head)).set_title(
+        mask(graph, (graph.edge_index, of_head), axes).set_title(
             f'head {head}: weights up to {largest:.2g}')
     return figure
 

@@ -40,7 +40,7 @@ def test_an_edge_is_seen_where_pixels_are_fewer_than_tokens(key):
     pairs = torch.stack([torch.full_like(everyone, key), everyone])
     graph = BipartiteGraph.from_edge_index(pairs, 512)
     figure = Figure(figsize=(2, 2), dpi=80)
-    draw.mask(graph, figure.add_axes((0, 0, 1, 1))).axis('off')
+    draw.mask(graph, axes=figure.add_axes((0, 0, 1, 1))).axis('off')
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     assert np.ptp(np.asarray(canvas.buffer_rgba())[80, :, 0]) > 30
@@ -56,8 +56,8 @@ def test_a_bipartite_picture_has_a_line_for_each_edge(name):
 
 GRAPH = random_graph(3, 3)
 DRAWINGS = {
-    'mask': lambda axes: draw.mask(GRAPH, axes),
-    'bipartite': lambda axes: draw.bipartite(GRAPH, axes),
+    'mask': lambda axes: draw.mask(GRAPH, axes=axes),
+    'bipartite': lambda axes: draw.bipartite(GRAPH, axes=axes),
     'degrees': lambda axes: draw.degrees(GRAPH, axes),
     'network': lambda axes: draw.network(GRAPH, torch.ones(GRAPH.num_edges), axes),
     'received_attention': lambda axes: draw.received_attention(GRAPH, torch.ones(GRAPH.num_edges),
@@ -84,11 +84,11 @@ def test_segments_stand_side_by_side():
 
 
 WITH_WEIGHTS = {
-    'mask': lambda graph, weights: draw.mask(graph, weights=weights).get_images(),
+    'mask': lambda graph, weights: draw.mask(graph, weights).get_images(),
     'heads': lambda graph, weights: draw.heads(graph, weights).axes[0].get_images(),
     'received_attention': lambda graph, weights: draw.received_attention(graph, weights).lines,
     'network': lambda graph, weights: draw.network(graph, weights).collections,
-    'bipartite': lambda graph, weights: draw.bipartite(graph, weights=weights).collections[:1],
+    'bipartite': lambda graph, weights: draw.bipartite(graph, weights).collections[:1],
 }
 SHOWN = {'received_attention': 'get_ydata', 'network': 'get_sizes'}  # of what is drawn
 
@@ -184,11 +184,11 @@ def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="'names' must contain 3 names for the queries .got 1"):
         draw.bipartite(GRAPH, names=['abc', 'a'])
     few = torch.ones(GRAPH.num_edges + 1)
-    for refused in (lambda weights: draw.mask(GRAPH, weights=weights),
+    for refused in (lambda weights: draw.mask(GRAPH, weights),
                     lambda weights: draw.heads(GRAPH, weights),
                     lambda weights: draw.received_attention(GRAPH, weights),
                     lambda weights: draw.network(GRAPH, weights),
-                    lambda weights: draw.bipartite(GRAPH, weights=weights)):
+                    lambda weights: draw.bipartite(GRAPH, weights)):
         with pytest.raises(ValueError, match="'weights' must .* with num_edges="):
             refused(few)
         with pytest.raises(TypeError, match="'weights' must be a Tensor .got list"):
