@@ -131,8 +131,13 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
         options.said = f'{Path(options.graph).name}: {file.said}'
         say(f'{options.graph}: {file.said}')
         return {Path(options.graph).name: file.segments()}, file.names
-    return {pattern: [graph_of_pattern(pattern, options.n, options.seed)]
-            for pattern in options.pattern}, None
+    graphs = {pattern: [graph_of_pattern(pattern, options.n, options.seed)]
+              for pattern in options.pattern}
+    for pattern, (graph,) in graphs.items():
+        if graph.density() == 1 and pattern not in ('Full()', 'Full'):
+            say(f'{pattern} joins all pairs of {options.n} tokens, as Full() does; for a sparser '
+                f'graph, pass a larger --n or smaller parameters')
+    return graphs, None
 
 
 def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],

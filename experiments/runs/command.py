@@ -19,6 +19,7 @@ KEY = r'Parser key "([^"]+)": '
 WORDS = {
     KEY + r'Expected a typing\.Literal\[(.*?)\]\. Got value: (.+)':
         r"'\1' must be one of \2 (got '\3')",
+    KEY + r'Expected a typing\.Literal\[(.*?)\]': r"'\1' must be one of \2",
     KEY + r"Expected a <class '(\w+)'>\. Got value: (.+)": r"'\1' must be of type \2 (got '\3')",
     KEY + r"Expected a <class '(\w+)'>": r"'\1' must be of type \2",
     KEY + r'Not of type PositiveInt: .+': r"'\1' must be a positive whole number",

@@ -167,7 +167,10 @@ class GraphTransformerConv(TransformerConv, Explained):
         try:
             edges = sort_edges(edge_index, pair[1].size(0), pair[0].size(0))
         except RepeatedEdges as error:
-            warnings.warn(f"falling back to PyG's slower messages: {error}", stacklevel=2)
+            if edge_attr is not None:
+                _check_rows(edge_attr, edge_index.size(1))
+            # the caller is behind the explained call and torch's
+            warnings.warn(f"falling back to PyG's slower messages: {error}", stacklevel=5)
             return self._by_messages(x, edge_index, edge_attr, None)
         key, value, query, root = self._project(pair)
         return self._with_root(self._attend(query, key, value, edges, edge_attr), root)
@@ -216,9 +219,7 @@ class GraphTransformerConv(TransformerConv, Explained):
         if edge_attr is None:
             terms = LogitTerms(scale=None, dropout_p=dropout_p)
             return drive(query, key, value, edges.graph, terms, 1, 0., backend=self.backend)[0]
-        if len(edge_attr) != edges.graph.num_edges:
-            raise ValueError(f"'edge_attr' must have {edges.graph.num_edges} rows, one for each "
-                             f"edge (got {len(edge_attr)} rows)")
+        _check_rows(edge_attr, edges.graph.num_edges)
         projection = self.lin_edge.weight.view(self.heads, self.out_channels, -1)
         projection = projection.to(query.dtype)  # the dtype under autocast
         return functional.edge_feature_attention(query, key, value, edges.graph,
@@ -250,6 +251,12 @@ class GraphTransformerConv(TransformerConv, Explained):
         check_shape('edge_attr', edge_attr, ('num_edges', self.edge_dim),
                     f', because the layer was built with edge_dim={self.edge_dim}')
         return edge_attr
+
+
+def _check_rows(edge_attr: Tensor, num_edges: int) -> None:
+    if len(edge_attr) != num_edges:
+        raise ValueError(f"'edge_attr' must have {num_edges} rows, one for each edge (got "
+                         f"{len(edge_attr)} rows)")
 
 
 def _are_few(edges: Edges) -> bool:

@@ -111,9 +111,10 @@ def _make(name: str, positional: list, named: dict) -> Pattern:
     kinds = _patterns_by_name()
     if name not in kinds:
         known = [*PRESETS, *(kind for kind in kinds if not kind.startswith('_'))]
-        hint = did_you_mean(name, known) or f"; there are {', '.join(map(repr, known))}"
-        raise ValueError(f"'expression' names an unknown pattern (got {name!r}); import a pattern "
-                         f"of your own first, on a command line by --import{hint}")
+        hint = did_you_mean(name, known)
+        listed = '' if hint else f"; there are {', '.join(map(repr, known))}"
+        raise ValueError(f"'expression' names an unknown pattern (got {name!r}){hint}; import a "
+                         f"pattern of your own first, on a command line by --import{listed}")
     return kinds[name](*positional, **named)
 
 

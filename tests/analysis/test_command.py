@@ -114,6 +114,13 @@ def test_a_table_says_what_its_rows_mean_and_which_have_no_value():
     assert row.split()[2:4] == ['0.5', 'sweep_boundary']
 
 
+def test_a_pattern_that_turns_out_to_be_full_is_said(tmp_path, capsys):
+    main(['--pattern', 'SlidingWindow(20)', 'SlidingWindow(2)', 'Full()', '--n', '16',
+          '--out', str(tmp_path / 'x.json')])
+    said = capsys.readouterr().out
+    assert said.count('joins all pairs') == 1 and 'SlidingWindow(20) joins all pairs of 16' in said
+
+
 def test_wide_and_long_tables_are_cut():
     text = table({'batch': [Size(edges, 0.5, True, 'because ' * 6, None) for edges in range(60)]})
     wide, rest = text.split('\n\n')
