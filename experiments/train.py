@@ -517,6 +517,7 @@ def main(args: list[str] | None = None) -> None:
     warnings.filterwarnings('ignore', message=r'.*isinstance\(treespec, LeafSpec\)')
     # Loggers receive only metrics of whole epochs here, so the warning does not apply.
     warnings.filterwarnings('ignore', message='The number of training batches')
+    warnings.filterwarnings('ignore', message='Checkpoint directory .* exists and is not empty')
     # Studies and tests pass arguments on purpose, so the warning does not apply.
     warnings.filterwarnings('ignore', message="LightningCLI's args parameter")
     bound_aliases()

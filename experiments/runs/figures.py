@@ -54,7 +54,7 @@ def training_curves(history: list[dict[str, float]], tested: int) -> Figure:
     panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
     for axes, (metric, names) in zip(panels, metrics.items()):
         for number, name in enumerate(names):
-            stage, _, *place = name.split('/')
+            stage, _, *place = name.replace('/all_layers/', '/').split('/')
             rows = [row for row in history if name in row]  # some epochs have no evaluation
             axes.plot([row['epoch'] for row in rows], [row[name] for row in rows],
                       color=COLOURS[number % len(COLOURS)],
