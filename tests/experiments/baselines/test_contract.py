@@ -112,20 +112,10 @@ def test_lower_precision_gives_the_same_numbers_less_exactly(baseline, dtype):
                                else 5e-2)
 
 
-def test_autocast(baseline):
-    with torch.autocast('cpu', dtype=torch.bfloat16):
-        out = run(baseline.float(), tokens().float().requires_grad_())
-        out.float().sum().backward()
-    assert out.isfinite().all()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in baseline.parameters())
-
-
-@pytest.mark.parametrize('make', [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))],
-                         ids=['deepcopy', 'pickle'])
-def test_copies_do_what_the_original_does(baseline, make):
+def test_copies_do_what_the_original_does(baseline):
     run(baseline, tokens()).sum().backward()
-    torch.testing.assert_close(run(make(baseline), tokens()), run(baseline, tokens()), rtol=0,
-                               atol=0)
+    for copied in copy.deepcopy(baseline), pickle.loads(pickle.dumps(baseline)):
+        torch.testing.assert_close(run(copied, tokens()), run(baseline, tokens()), rtol=0, atol=0)
 
 
 def test_a_state_dict_is_the_whole_of_it(baseline):
@@ -170,9 +160,9 @@ def test_another_width_of_head(baseline):
     (dict(ptr=torch.tensor([0, 30, 20, 42])), 'ptr'),
     (dict(graph=Full().build(42)), 'graph'), (dict(source=PatternSource(Full())), 'source'),
     (dict(generator=3), 'generator'), (dict(return_graph=1), 'return_graph')])
-def test_a_bad_argument_is_named(baseline, arguments, name):
+def test_a_bad_argument_is_named(arguments, name):
     with pytest.raises((TypeError, ValueError), match=f"'{name}'"):
-        baseline(**{'x': tokens(), 'ptr': PTR, **arguments})
+        Linear(CHANNELS, HEADS).double()(**{'x': tokens(), 'ptr': PTR, **arguments})
 
 
 @pytest.mark.parametrize('name', BASELINES)
@@ -213,12 +203,8 @@ def test_an_encoder_runs_its_layers_again(baseline):
 
 @pytest.mark.parametrize('options, name', [
     (dict(source=PatternSource(Full())), 'source'), (dict(hops=2), 'hops'),
-    (dict(teleport=.1), 'teleport'), (dict(attention_dropout=.1), 'attention_dropout'),
-    (dict(backend='gather'), 'backend'), (dict(head_channels=4), 'head_channels'),
-    (dict(share_source=True), 'share_source'), (dict(attention=Linear(8, 4)), 'attention'),
-    (dict(attention=Linear(16, 2)), 'attention'), (dict(attention=torch.nn.Linear(8, 8)),
-                                                   'attention'),
-    (dict(attention='linear'), 'attention'),
+    (dict(attention_dropout=.1), 'attention_dropout'), (dict(share_source=True), 'share_source'),
+    (dict(attention=Linear(8, 4)), 'attention'), (dict(attention='linear'), 'attention'),
     (dict(attention=Linformer(8, 2, 22)), 'max_length')])
 def test_what_an_encoder_cannot_mean(options, name):
     with pytest.raises((TypeError, ValueError), match=f"'{name}'"):

@@ -5,20 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from experiments.data.image_files import ImageFiles
 from experiments.data.listops_files import read_listops
-from experiments.data.text.choice_files import Swag, WikiHop
+from experiments.data.text.choice_files import WikiHop
 from experiments.data.text.corpus import read_documents
 from experiments.data.text.document_files import Hyperpartisan, TextFolders
 from experiments.data.text.glue_files import TASKS, read_rows
 from experiments.data.text.question_files import Squad, TriviaQa
 from experiments.data.text.text_table import TextTable, read_texts
-from experiments.data.text_pairs import read_pairs
-from experiments.data.token_arrays import TokenArrays
 from graphattn.utils import reading
 from graphattn.utils.reading import read_lines
 from tests.costs import is_linear
@@ -34,22 +29,6 @@ def in_file(name, content, read):
     return at
 
 
-def images(one_class):
-    def at(folder, size):
-        image = Image.new('L', (2, 2))
-        for number in range(size):
-            path = folder / 'images' / ('a' if one_class else f'{number // 10}') / f'{number}.pgm'
-            path.parent.mkdir(parents=True, exist_ok=True)
-            image.putpixel((0, 0), number % 256)
-            image.putpixel((1, 1), number // 256)
-            image.save(path)
-        names = [entry.name for entry in (folder / 'images').iterdir()]
-        (folder / 'images' / 'z').mkdir()
-        image.save(folder / 'images' / 'z' / 'z.pgm')
-        return lambda: ImageFiles(str(folder / 'images'), classes=[*names, 'z']).read(10**9)
-    return at
-
-
 def texts(folder, size):
     for number in range(size):
         part, label = ('train', 'test')[number % 2], ('neg', 'pos')[number // 2 % 2]
@@ -57,12 +36,6 @@ def texts(folder, size):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'text {number}')
     return lambda: (TextFolders(str(folder)).read(), list(read_documents(folder)))
-
-
-def tokens(folder, size):
-    rows = np.arange(size * 4).reshape(size, 4)
-    np.savez(folder / 'a.npz', tokens=rows, label=np.arange(size) // 10)
-    return lambda: TokenArrays(str(folder / 'a.npz')).read(9)
 
 
 def articles(folder, size):
@@ -110,43 +83,22 @@ def table(path):
 
 
 READERS = {  # and how much of it takes a while
-    'columns of CSV': (in_file('a.csv', lambda size: ','.join(
-        ['text', *map(str, range(size))]) + '\n' + 'a,' * size + 'a\n', lambda path: [
-            *read_texts(path)]), 4000),
     'rows of CSV': (in_file('a.csv', lines(
         lambda i: f'text {i},{i % 9}\n', 'text,label\n'), table), 3000),
-    'rows of packed CSV': (in_file('a.csv.gz', lines(
-        lambda i: f'text {i},{i % 9}\n', 'text,label\n'), table), 3000),
-    'blank rows of CSV': (in_file('a.csv', lambda size: 'text,label\na,1\n' + '\n' * size,
-                                  lambda path: [*read_texts(path)]), 30_000),
     'lines of one row of CSV': (in_file(
         'a.csv', lambda size: 'text,label\n"' + 'a\n' * size + '",1\n',
         lambda path: [*read_texts(path)]), 30_000),
-    'classes': (in_file('a.csv', lines(
-        lambda i: f'text {i},{i // 10}\n', 'text,label\n'), table), 3000),
     'JSON lines': (in_file('a.jsonl', lines(
         lambda i: f'{{"text": "text {i}", "label": {i % 9}}}\n'), table), 3000),
-    'names in JSON': (in_file('a.jsonl', lambda size: json.dumps(
-        {'text': 'a', 'label': 1} | {str(i): i for i in range(size)}), lambda path: [
-            *read_texts(path)]), 8000),
-    'images of a class': (images(True), 100),
-    'classes of images': (images(False), 100),
     'texts in folders': (texts, 300),
-    'token ids': (tokens, 3000),
     'articles': (articles, 2000),
     'pages of a question': (trivia, 300),
     'questions': (in_file('a.json', squad, lambda path: Squad(str(path), str(path)).read()), 2000),
     'choices': (in_file('a.json', hop, lambda path: WikiHop(str(path), str(path)).read()), 8000),
-    'rows of SWAG': (in_file('a.csv', lines(
-        lambda i: f'{i},b,c,d,e,f,{i % 4}\n',
-        'sent1,sent2,ending0,ending1,ending2,ending3,label\n'),
-        lambda path: Swag(str(path), str(path)).read()), 1000),
     'rows of GLUE': (in_file('a.tsv', lines(lambda i: f'text {i}\t{i % 2}\n', 'sentence\tlabel\n'),
                              lambda path: list(read_rows(path, TASKS['SST-2']))), 3000),
     'ListOps': (in_file('a.tsv', lines(lambda i: '( [MIN 1 2 ] )\t1\n', 'Source\tTarget\n'),
                         lambda path: read_listops(path, 99)), 2000),
-    'pairs': (in_file('a.tsv', lines(lambda i: f'1.0\ta\tb\tthis {i}\tthat\n'),
-                      lambda path: read_pairs(path, 99)), 3000),
     'a long text': (in_file('a.txt', lambda size: 'This is a text, e.g. of words. ' * size,
                             lambda path: list(read_documents(path))), 2000),
 }

@@ -28,21 +28,12 @@ def tree(text):
     return np.array([SYMBOLS.index(symbol) for symbol in text.split()], np.uint8)
 
 
-def value(text):
-    return int(evaluate(tree(text), np.array([0, len(text.split())]))[0])
-
-
 @pytest.mark.parametrize('text, expected', [
-    ('7', 7),
-    ('[MIN 4 2 9 ]', 2),
-    ('[MAX 4 2 9 ]', 9),
-    ('[SM 4 2 9 ]', 5),
-    ('[MED 4 2 9 ]', 4),
+    ('7', 7), ('[MIN 4 2 9 ]', 2), ('[MAX 4 2 9 ]', 9), ('[SM 4 2 9 ]', 5), ('[MED 4 2 9 ]', 4),
     ('[MED 4 7 ]', 5),  # 5.5, rounded down
-    ('[MED 1 [MAX 3 8 ] [SM 9 [MIN 6 5 ] ] 0 ]', 2),  # of 1, 8, 4 and 0
-])
+    ('[MED 1 [MAX 3 8 ] [SM 9 [MIN 6 5 ] ] 0 ]', 2)])  # of 1, 8, 4 and 0
 def test_a_tree_comes_to_its_value(text, expected):
-    assert value(text) == expected
+    assert evaluate(tree(text), np.array([0, len(text.split())])).tolist() == [expected]
 
 
 def by_recursion(tokens):

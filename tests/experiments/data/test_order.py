@@ -12,6 +12,7 @@ import pytest
 
 from tests.experiments.data.release_files import write_pathfinder
 from tests.experiments.own_files import write_images
+from tests.forked import forked
 
 ONES = ['1', '01', '001', '0001', '00001', '000001', '0000001', '00000001']  # equal as numbers
 READ = '''
@@ -102,9 +103,15 @@ def folder(tmp_path_factory):
 
 @pytest.mark.slow
 def test_what_is_read_hangs_on_no_hash_and_no_order_of_the_disk(folder):
-    processes = [subprocess.Popen(
-        [sys.executable, '-c', READ, str(folder), json.dumps(ONES)], stdout=subprocess.PIPE,
-        text=True, env=os.environ | {'PYTHONHASHSEED': seed}) for seed in ('1', '2')]
-    one, other = (json.loads(process.communicate(timeout=300)[0].splitlines()[-1])
-                  for process in processes)
+    arguments = [str(folder), json.dumps(ONES)]
+    other = subprocess.run([sys.executable, '-c', READ, *arguments], stdout=subprocess.PIPE,
+                           text=True, check=True, env=os.environ | {'PYTHONHASHSEED': '2'}).stdout
+
+    def read_here():
+        sys.argv = ['read', *arguments]
+        os.environ['PYTHONHASHSEED'] = '1'
+        exec(READ, {})
+
+    one = forked(read_here)[0].stdout  # by the hashes of this process
+    one, other = (json.loads(said.splitlines()[-1]) for said in (one, other))
     assert {name for name in one if one[name] != other[name]} == set()

@@ -69,7 +69,6 @@ def test_a_release_that_is_not_there_is_named(source, tmp_path):
 @pytest.mark.parametrize('content, match', [
     (b'', 'line 1: expected the header .Source'),
     (b'Source\tTarget\n', 'at least one tree'),
-    (b'Source\tTarget\n[MIN 1 2 ]\t1\n[MIN 1 2 ]\t10\n', 'line 3: expected the target 1'),
     (b'Source\tTarget\n[MIN 1 2 ]\t2\n', 'line 2: expected the target 1, .* .got .2'),
     (b'Source\tTarget\n[MIN 1 2', 'line 2: expected a complete tree'),
     (b'Source\tTarget\n[MIN 1 [ADD 2 ] ]\t1\n', r"line 2: expected only symbols .*\[ADD"),
@@ -87,7 +86,6 @@ def test_a_bad_file_of_listops(content, match, release):
     (b'', 'at least one pair'),
     (b'1.0\tA\tB\ttext\n', 'line 1: expected the columns label, .* .got 4 columns'),
     (b'1.0\tA\tB\tx\ty\n2.0\tA\tB\tx\ty\n', "line 2: expected the label 0.0 or 1.0 .got '2.0'"),
-    (b'1.0\tA\tB\tx\t\n', 'line 1: expected the columns label'),
     (b'1.0\tA\tB\tx\ty\n1.0\tA\tB', 'line 2: expected the columns label'),
 ])
 def test_a_bad_file_of_pairs(content, match, release):
@@ -121,16 +119,13 @@ def bad_picture(write):
     (bad_list(b''), '1.npy: .*at least one picture'),
     (bad_list(b'imgs/0 sample_0.png 0 2 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'../.. sample_0.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
-    (bad_list(b'imgs/0 ../../x.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'imgs/0 sample_99.png 0 1 1.0\n'), 'sample_99.png: expected a grey PNG'),
     (bad_list(b'imgs/0 sample_3.png 0 1 1.0\n'), 'sample_3.png.*listed.*got 2 lines'),
     (bad_list(b'\x93NUMPY\x01'), '1.npy, line 1: not ASCII'),
     (bad_picture(lambda path: path.unlink()), 'sample_3.png: expected a grey PNG'),
-    (bad_picture(lambda path: path.write_bytes(b'')), 'sample_3.png: expected a grey PNG'),
     (bad_picture(lambda path: path.write_bytes(path.read_bytes()[:-20])),
      'sample_3.png: expected a grey PNG'),
     (bad_picture(lambda path: Image.new('L', (32, 33)).save(path)), '32 x 33 pixels of mode L'),
-    (bad_picture(lambda path: Image.new('RGB', (32, 32)).save(path)), '32 x 32 pixels of mode RGB'),
     (bad_picture(lambda path: Image.new('L', (8_000, 8_000)).save(path)), 'sample_3.png'),
     (bad_picture(lambda path: Image.new('L', (32, 32)).save(path, 'BMP')), 'expected a grey PNG'),
 ])
@@ -177,7 +172,6 @@ def test_cifar_is_grey_and_in_the_order_of_its_files(release):
 @of('cifar')
 @pytest.mark.parametrize('damage, match', [
     (lambda path: path.write_bytes(path.read_bytes()[:-1]), 'in 61,460 bytes .got 61,459'),
-    (lambda path: path.write_bytes(path.read_bytes()[3073:]), 'expected 20 images'),
     (lambda path: path.write_bytes(b'\x0a' + path.read_bytes()[1:]), 'labels from 0 to 9 .got 10'),
     (lambda path: path.unlink(), 'cannot be read .No such file'),
 ])

@@ -11,6 +11,7 @@ from experiments.modules import (
     LanguageModelling,
     MultipleChoice,
     QuestionAnswering,
+    SelfPretraining,
 )
 from graphattn.models import (
     CausalLanguageModel,
@@ -34,6 +35,7 @@ MODULES = {
     DocumentClassification: lambda: SequenceClassifier(encoder(), 3),
     LanguageModelling: lambda: MaskedLanguageModel(encoder()),
     DensityEstimation: lambda: CausalLanguageModel(encoder(causal=True)),
+    SelfPretraining: lambda: CausalLanguageModel(encoder(causal=True)),
     MultipleChoice: lambda: MultipleChoiceModel(encoder()),
     QuestionAnswering: lambda: SpanModel(encoder()),
 }
@@ -52,7 +54,13 @@ def test_a_bad_value_is_named(module, name, value):
 
 
 @modules
-@pytest.mark.parametrize('model', [None, 'model'])
-def test_a_bad_model_is_named(module, model):
+def test_a_bad_model_is_named(module):
     with pytest.raises(TypeError, match="'model' must be"):
-        module(model)
+        module('model')
+
+
+@pytest.mark.parametrize('module', [DensityEstimation, SelfPretraining, MultipleChoice,
+                                    QuestionAnswering])
+def test_a_model_of_another_objective_is_named(module):
+    with pytest.raises(TypeError, match="'model' must be"):
+        module(SequenceClassifier(encoder(), 3))

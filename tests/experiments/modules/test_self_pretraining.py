@@ -38,11 +38,6 @@ def test_the_loss_is_that_of_each_next_token(monkeypatch):
     torch.testing.assert_close(loss_of(model, monkeypatch), expected)
 
 
-def test_another_model_is_refused():
-    with pytest.raises(TypeError, match="'model' must be a CausalLanguageModel .got SequenceClas"):
-        SelfPretraining(SequenceClassifier(encoder(), 2))
-
-
 # By the command line #################################################################
 
 BLOCK_MODEL = {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': {

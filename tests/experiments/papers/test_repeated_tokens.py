@@ -15,11 +15,11 @@ from graphattn.sources import BlockModelSource
 LENGTH, STEPS = 16, 200
 
 
-def densities(**options):
+def densities():
     """The density of each step of a training by the recipe of the shipped configs, in small."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        source = BlockModelSource(1, 16, clusters=8, **options)
+        source = BlockModelSource(1, 16, clusters=8)
         encoder = Encoder(source, num_tokens=LENGTH + 1, max_length=LENGTH, channels=16, heads=1,
                           num_layers=1, positions='none', embedding_std=1.)
         model = TokenClassifier(encoder, 2)
@@ -36,11 +36,9 @@ def densities(**options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('distribution, most', [('bernoulli', 1.), ('poisson', 0.64)])
-def test_a_block_model_finds_its_edges_and_keeps_them(distribution, most):
-    density = densities(distribution=distribution)
-    assert density[0] < 0.35
-    assert min(density[-50:]) > 0.9 * most
+def test_a_block_model_finds_its_edges_and_keeps_them():
+    density = densities()
+    assert density[0] < 0.35 and min(density[-30:]) > 0.9
 
 
 @pytest.mark.slow

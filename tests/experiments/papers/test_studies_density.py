@@ -7,14 +7,12 @@ import pytest
 import torch
 
 from experiments.data.sequences import SequenceData, Sequences
-from experiments.data.token_counts import token_counts, token_counts_accuracy
+from experiments.data.token_counts import token_counts_accuracy
 from experiments.papers.sbm_transformer import attention_received, densities
-from experiments.papers.sbm_transformer.density import TASKS, OfInputs, of_inputs, reloaded
+from experiments.papers.sbm_transformer.density import OfInputs, of_inputs, reloaded
 from experiments.papers.sbm_transformer.density_penalty import (
     ALONE,
-    AVERAGE,
     FULL,
-    PAPER,
     SAMPLED,
     WITH_LOOPS,
 )
@@ -23,8 +21,8 @@ from experiments.runs.checkpoints import read_checkpoint, write_checkpoint
 from experiments.runs.figures import received_shares
 from experiments.runs.summary import read_summary
 from graphattn.models import Encoder, SequenceClassifier
-from graphattn.patterns import Full, SlidingWindow
-from graphattn.sources import BlockModelSource, PatternSource
+from graphattn.patterns import SlidingWindow
+from graphattn.sources import BlockModelSource
 
 
 def classifier(source, **options):
@@ -49,21 +47,6 @@ def test_rows_are_means_of_the_runs(studied, out):
     assert (rows['below full, points'] + rows['accuracy, %']).nunique() == 1
     assert rows['accuracy, %'].droplevel('lambda')['most frequent class'] == pytest.approx(
         100 * 37 / 360, abs=0.01)
-
-
-def test_averages_of_the_paper_are_those_of_its_tasks():
-    for figures in PAPER.values():
-        assert list(figures) == [*TASKS['paper'], AVERAGE]
-        mean = np.mean([figures[task][0] for task in TASKS['paper']])
-        assert figures[AVERAGE][0] == pytest.approx(mean, abs=0.006)
-
-
-def test_counts_are_those_of_each_sequence():
-    some = Sequences.of([np.array(row, np.uint8) for row in ([0, 2, 2], [1], [], [2])], [0, 1])
-    assert token_counts(some, 3).tolist() == [[1, 0, 2, 0, 1, 0], [0, 0, 0, 0, 0, 1]]
-
-
-# What counts of tokens tell ##########################################################
 
 
 @pytest.mark.parametrize('of_order', [False, True])
@@ -100,16 +83,6 @@ def test_spread_is_over_inputs():
     assert both['density, %'] == pytest.approx(35) and both['highest'] == pytest.approx(40)
     assert first['spread over inputs'] == pytest.approx(100 * np.std([0.1, 0.3], ddof=1))
     assert second['spread over inputs'] == 0 and second['head'] == '1'
-
-
-@pytest.mark.parametrize('padding', [None, 2])
-def test_shares_that_pixels_receive(padding):
-    images = torch.tensor([[0, 2, 1, 1, 2], [3, 4, 0, 1, 3]])
-    model = classifier(PatternSource(Full()), padding_token=padding)
-    for shares in received_shares(model, images):
-        left_out = images == padding if padding else torch.zeros_like(images, dtype=torch.bool)
-        assert torch.equal(shares[0].isnan(), left_out)
-        assert (shares[0][~left_out] == 1).all()
 
 
 def test_shares_are_densities_of_each_image():

@@ -74,9 +74,6 @@ def trained(tmp_path_factory):
     return folder
 
 
-QUESTIONS = sorted(commands.COMMANDS.keys() - {'certificate', 'figures'})
-OPTIONS = {'speed': ['--at_least=0.01'], 'hamiltonian': ['--time_limit=1'],
-           'universality': ['--time_limit=1'], 'report': ['--time_limit=1']}
 RUN = ['--checkpoint', 'run', '--samples=1']
 COMMANDS = {
     'test': (lambda: run_or_exit(train.main), ['test', '--config', 'run/config.yaml', '--ckpt_path',
@@ -87,8 +84,9 @@ COMMANDS = {
     'study': (runner.command, ['patterns', '--scale=smoke', '--patterns=[comb]']),
     'benchmark': (lambda: run_benchmark(benchmark.main),
                   ['--quick', '--pattern=comb', '--only=[numba]', '--nodes=[16]']),
-    **{name: (lambda name=name: commands.main([name, *sys.argv[1:]]), [
-        *RUN, *OPTIONS.get(name, [])]) for name in QUESTIONS},
+    **{name: (lambda name=name: commands.main([name, *sys.argv[1:]]), [*RUN, *options])
+       for name, options in (('spectrum', []), ('universality', ['--time_limit=1']),
+                             ('report', ['--time_limit=1']))},
     'pattern': (lambda: commands.main(['spectrum', *sys.argv[1:]]), ['--pattern=Comb(2)',
                                                                      '--n=32'])}
 
