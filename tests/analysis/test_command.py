@@ -234,14 +234,13 @@ def test_an_answer_is_printed_saved_and_drawn(question, options, printed, holds,
 
 
 @pytest.mark.parametrize('question, arguments, message', [
-    ('spectrum', '--pattern Full() --n 5000', '--extremes 6'),
+    ('spectrum', '--pattern SlidingWindow(1) --n 5000', '--extremes 6'),
     ('diffusion', '--n 2049', 'spectra=False'),
     ('diffusion', '--hops 0', "'hops' must be at least 1 (got 0)"),
     ('mixing', '--epsilon 2', "'epsilon' must be in (0, 1] (got 2.0)"),
     ('mixing', '--steps 0', "'steps' must be at least 1 (got 0)"),
     ('communication', '--n 8 --processes [9]', "'processes' must be at most 8 (got 9)"),
     ('communication', '--processes []', "'processes' must contain at least one"),
-    ('communication', '--bandwidth 0', "'bandwidth' must be positive (got 0"),
     ('communication', '--heads 0', "'heads' must be at least 1"),
     ('hamiltonian', '--time_limit 0', "'time_limit' must be positive"),
     ('hamiltonian', '--time_limit soon', 'soon'),

@@ -92,7 +92,7 @@ def test_distance_to_the_resolvent(name, teleport):
 
 def test_bound_on_the_distance_is_nearly_reached():
     """Nothing ever mixes on a long directed cycle, which moves all mass."""
-    result = diffusion(nx.cycle_graph(40, create_using=nx.DiGraph), hops=8)
+    result = diffusion(nx.cycle_graph(200, create_using=nx.DiGraph), hops=8)
     assert np.allclose(result.distance, result.distance_bound, rtol=1e-8)
 
 
@@ -162,13 +162,6 @@ def test_counter_example_on_a_directed_graph():
     alternating = (-1.) ** PAIR.numpy()
     operator_ = operator(uniform_attention(DIRECTED['cycle of pairs']), 5, 0.1)
     assert np.allclose(operator_ @ alternating, -0.50678 * alternating, atol=1e-5)
-
-
-def test_responses_of_real_and_imaginary_eigenvalues():
-    laplacian = np.linspace(0, 2, 11)
-    assert np.allclose(heat_response(1 - laplacian, 2.), np.exp(-2 * laplacian))
-    assert np.allclose(heat_response(1j, 2.), np.exp(-2 * (1 - 1j)))
-    assert np.allclose(ppr_response(1j, 0.1, 2), -0.81 + 0.09j + 0.1)
 
 
 # Receptive fields ####################################################################

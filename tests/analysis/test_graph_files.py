@@ -120,6 +120,7 @@ def test_adjacency_lists_have_any_separator_of_networkx(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('pictures_of_no_work')
 @pytest.mark.parametrize('method', OBSTACLES)
 def test_texts_tables_files_and_figures_have_the_names(tmp_path, method, capsys):
     graph = nx.DiGraph(CAVE if OBSTACLES[method] is None else OBSTACLES[method])

@@ -85,14 +85,6 @@ def test_known_graphs(graph, path, cycle):
     assert answer(with_split_token(graph)) is cycle
 
 
-@pytest.mark.parametrize('n, seed', [(2, 0), (3, 0), (7, 1), (40, 2)])
-def test_every_tournament_has_a_path(n, seed):
-    rng = np.random.default_rng(seed)
-    upper = np.triu(rng.random((n, n)) < 0.5, 1)
-    mask = upper | np.tril(~upper.T, -1)
-    assert answer(torch.from_numpy(mask)) is True
-
-
 # Obstacles #######################################################################################
 
 def three_hanging_triangles():

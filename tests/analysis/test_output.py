@@ -50,6 +50,7 @@ def nobody_reads():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('pictures_of_no_work')
 @pytest.mark.parametrize('name', ['spectrum', 'figures', 'report'])  # each by code of its own
 def test_files_are_there_when_the_reader_has_gone(tmp_path, name):
     with nobody_reads():
@@ -69,6 +70,7 @@ def order(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('pictures_of_no_work')
 @pytest.mark.parametrize('name', ['communication', 'figures', 'report', 'spectrum', 'speed'])
 def test_a_terminal_without_the_letters_has_all_else(tmp_path, name, monkeypatch, order):
     written = io.BytesIO()

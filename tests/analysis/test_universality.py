@@ -210,14 +210,6 @@ def test_command_keeps_the_order_and_repeats(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_command_on_a_file(tmp_path):
-    nx.write_edgelist(nx.DiGraph([(0, 1), (1, 2)]), tmp_path / 'chain.txt', data=False)
-    main(['--graph', str(tmp_path / 'chain.txt'), '--out', str(tmp_path / 'universality.json')])
-    (result,) = saved(tmp_path)['in turn']
-    assert (result['self_loops'], result['hamiltonian_path']) == (False, True)
-
-
-@pytest.mark.slow
 def test_heads_of_a_layer_work_side_by_side(tmp_path, monkeypatch):
     """Two layers of two heads, three samples of each."""
     heads = {f'layer {layer}, head {head}': [(ITSELF | Relays(1, listen=bool(head))).build(6)] * 3

@@ -10,9 +10,8 @@ import pytest
 from experiments.data.listops_files import read_listops
 from experiments.data.text.choice_files import WikiHop
 from experiments.data.text.corpus import read_documents
-from experiments.data.text.document_files import Hyperpartisan, TextFolders
 from experiments.data.text.glue_files import TASKS, read_rows
-from experiments.data.text.question_files import Squad, TriviaQa
+from experiments.data.text.question_files import Squad
 from experiments.data.text.text_table import TextTable, read_texts
 from graphattn.utils import reading
 from graphattn.utils.reading import read_lines
@@ -27,40 +26,6 @@ def in_file(name, content, read):
                                     else text.encode())
         return lambda: read(folder / name)
     return at
-
-
-def texts(folder, size):
-    for number in range(size):
-        part, label = ('train', 'test')[number % 2], ('neg', 'pos')[number // 2 % 2]
-        path = folder / part / label / f'{number}.txt'
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'text {number}')
-    return lambda: (TextFolders(str(folder)).read(), list(read_documents(folder)))
-
-
-def articles(folder, size):
-    (folder / 'a.xml').write_text('<a>' + ''.join(
-        f'<article id="{i}"><p>text {i}</p></article>\n' for i in range(size)) + '</a>')
-    (folder / 'b.xml').write_text('<a>' + ''.join(
-        f'<article id="{i}" hyperpartisan="true"/>\n' for i in range(size)) + '</a>')
-    third = size // 3
-    (folder / 'c.json').write_text(json.dumps(
-        {'train': [*range(third)], 'dev': [*range(third, 2 * third)],
-         'test': [*range(2 * third, 3 * third)]}))
-    names = ('a.xml', 'b.xml', 'c.json')
-    return lambda: Hyperpartisan(*(str(folder / name) for name in names)).read()
-
-
-def trivia(folder, size):
-    (folder / 'wikipedia').mkdir()
-    for number in range(size):
-        (folder / 'wikipedia' / f'{number}.txt').write_text('it was here or there ' * 10)
-    (folder / 'qa.json').write_text(json.dumps({
-        'Domain': 'Wikipedia', 'VerifiedEval': False, 'Data': [{
-            'QuestionId': 'q', 'Question': 'Where?',
-            'EntityPages': [{'Filename': f'{number}.txt'} for number in range(size)],
-            'Answer': {'Value': 'here', 'Aliases': ['there'], 'NormalizedAliases': ['here']}}]}))
-    return lambda: TriviaQa(*[str(folder / 'qa.json')] * 2, str(folder)).read()
 
 
 def lines(row, header=''):
@@ -90,9 +55,6 @@ READERS = {  # and how much of it takes a while
         lambda path: [*read_texts(path)]), 30_000),
     'JSON lines': (in_file('a.jsonl', lines(
         lambda i: f'{{"text": "text {i}", "label": {i % 9}}}\n'), table), 3000),
-    'texts in folders': (texts, 300),
-    'articles': (articles, 2000),
-    'pages of a question': (trivia, 300),
     'questions': (in_file('a.json', squad, lambda path: Squad(str(path), str(path)).read()), 2000),
     'choices': (in_file('a.json', hop, lambda path: WikiHop(str(path), str(path)).read()), 8000),
     'rows of GLUE': (in_file('a.tsv', lines(lambda i: f'text {i}\t{i % 2}\n', 'sentence\tlabel\n'),

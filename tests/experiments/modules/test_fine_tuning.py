@@ -151,21 +151,16 @@ def test_the_best_epoch_has_the_best_mean_of_the_development_sets(pretrained, tm
 @pytest.mark.slow
 @pytest.mark.parametrize('options, match', [
     (['--data.init_args.task', 'CoLA'], "'task' must be the same for model and data"),
-    (['--data.init_args.max_length', '41'], "'max_length' must be at most 40, the number"),
-    (['--model.init_args.pretrained', 'nowhere/checkpoints/last.ckpt'],
-     "'pretrained' cannot be read"),
-    (['--model.init_args.lr', '-1'], "'lr' must be positive"),
+    (['--data.init_args.max_length', '41'], "'max_length' must be at most 40"),
+    (['--model.init_args.pretrained', 'nowhere/checkpoints/last.ckpt'], "'pretrained' cannot be"),
     (['--data.init_args.path', 'nowhere'], "'path' cannot be read: nowhere/train.tsv"),
-    (['--data.init_args.tokenizer', 'other.json'], "the tokenizer of the pre-training"),
-])
-def test_refused_before_a_folder_is_made(options, match, pretrained, tmp_path, capsys,
-                                         monkeypatch):
+    (['--data.init_args.tokenizer', 'other.json'], 'the tokenizer of the pre-training')])
+def test_refused_before_a_folder_is_made(options, match, pretrained, tmp_path, monkeypatch):
     config, _ = write_config(tmp_path, pretrained, 'RTE')
     monkeypatch.chdir(tmp_path)
     train_tokenizer(lambda: ['bird'] * 3, 100).save('other.json')
-    with pytest.raises((ValueError, SystemExit)) as error:
+    with pytest.raises(ValueError, match=match):
         fit(config, *options)
-    assert match in str(error.value) + capsys.readouterr().err
     assert not (tmp_path / 'run').exists()
 
 

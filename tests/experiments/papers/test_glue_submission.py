@@ -89,10 +89,9 @@ def test_test_sets_are_read_as_they_are_distributed(task, tmp_path):
 
 
 @pytest.mark.parametrize('content, match', [
-    ('index\tsentence1\n0\ta\n', "line 1: expected one column 'sentence2'"),
+    ('index\tsentence1\n0\ta\n', "line 1: .*'sentence2'"),
     ('index\tsentence1\tsentence2\n', 'at least one row'),
-    ('index\tsentence1\tsentence2\nx\ta\tb\n', "line 2: expected 3 columns .*'x' in the first"),
-    ('index\tsentence1\tsentence2\n0\ta\tb\tc\n', 'line 2: expected 3 columns')])
+    ('index\tsentence1\tsentence2\nx\ta\tb\n', "line 2: .*'x'")])
 def test_malformed_test_sets_are_refused(content, match, tmp_path):
     (tmp_path / 'test.tsv').write_text(content)
     with pytest.raises(ValueError, match=match):

