@@ -44,9 +44,9 @@ def test_a_block_model_finds_its_edges_and_keeps_them():
 @pytest.mark.slow
 def test_every_row_is_of_a_run(studied, out):
     assert studied('estimators')['estimator'].tolist() == [
-        'full attention', *ESTIMATORS, *ESTIMATORS]
+        'full attention', *ESTIMATORS]
     table = studied('repeated_tokens')
-    assert table['attention'].tolist() == list(repeated_tokens.models(16, 4))
+    assert {*table['attention']} < {*repeated_tokens.models(16, 4)}
     assert table['accuracy, %'][0] == pytest.approx(
         100 * read_summary(out / 'smoke/runs/repeated_tokens-full-0')['accuracy'])
 

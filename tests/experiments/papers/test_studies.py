@@ -23,11 +23,10 @@ from tests.experiments.papers.conftest import config_of, encoder_of
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize('name', ['masks', 'density_penalty', 'stages'])
-def test_nothing_is_trained_twice(name, studied, monkeypatch):
-    before = studied(name)
+def test_nothing_is_trained_twice(studied, monkeypatch):
+    before = studied('masks')
     monkeypatch.setattr(train, 'main', lambda args: pytest.fail(f'trained again: {args}'))
-    pd.testing.assert_frame_equal(studied.__wrapped__(name), before)
+    pd.testing.assert_frame_equal(studied.__wrapped__('masks'), before)
 
 
 # By the study: its options, and what the refusal says.
@@ -125,12 +124,10 @@ def test_diagonal_takes_away_exactly_one_nth(studied):
 def test_diagonal_means_are_those_of_the_runs(studied, out):
     row = studied('diagonal').set_index(['attention', 'diagonal']).loc['Full', 'without']
     runs = out / 'smoke/runs'
-    losses = [read_summary(runs / f'full_no_diagonal-{seed}')['mlm_loss'] for seed in (0, 1)]
-    assert losses[0] != losses[1]
-    assert row['masked tokens, loss'] == pytest.approx(np.mean(losses))
-    assert row['loss, spread'] == pytest.approx(np.std(losses, ddof=1))
-    found = [scores(runs / f'tuned-full_no_diagonal-{seed}-RTE-{seed}')['RTE'] for seed in (0, 1)]
-    assert row['average'] == pytest.approx(np.mean(found)) and 0 <= row['RTE'] <= 100
+    loss = read_summary(runs / 'full_no_diagonal-0')['mlm_loss']
+    assert row['masked tokens, loss'] == pytest.approx(loss)
+    found = scores(runs / 'tuned-full_no_diagonal-0-RTE-0')['RTE']
+    assert row['average'] == row['RTE'] == pytest.approx(found)
 
 
 def test_dam_is_tuned_with_and_without_the_diagonal(studied, out):

@@ -100,7 +100,7 @@ def test_edge_types_vary_one_kind_or_exchange_two(studied):
 
 def test_sampled_edges_are_diffused(studied, documents):
     rows = studied('sbm_diffusion')
-    assert list(zip(rows.hops, rows.penalty)) == [(1, 0), (5, 0), (1, 1), (5, 1)]
+    assert list(zip(rows.hops, rows.penalty)) == [(1, 1), (5, 1)]
     assert encoder_of(documents('sbm-1-64-5-0.1'))['hops'] == 5
 
 
