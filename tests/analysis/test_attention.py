@@ -44,8 +44,6 @@ def rows_of(matrix):
     return dense / np.where(total > 0, total, 1)
 
 
-# Rank ################################################################################
-
 @matrices
 def test_singular_values_and_ranks_follow_their_definitions(name):
     dense, result = rows_of(MATRICES[name]), attention(MATRICES[name])
@@ -89,8 +87,6 @@ def test_two_singular_values_of_a_large_matrix(matrix, monkeypatch):
     assert result.effective_rank is None
 
 
-# Capacity ############################################################################
-
 def joined(matrix):
     """Return the graph that joins queries to keys, without nodes that have no edge."""
     dense = rows_of(matrix)
@@ -119,8 +115,6 @@ def test_the_bipartite_cheeger_number_is_the_least_conductance(name):
     matrix = nx.normalized_laplacian_matrix(graph).toarray()
     assert result.transport_gap == pytest.approx(np.linalg.eigvalsh(matrix)[1], abs=1e-12)
 
-
-# Direction ###########################################################################
 
 @matrices
 def test_asymmetry_follows_its_definition(name):
@@ -179,8 +173,6 @@ def test_stationary_probabilities_that_are_lost_are_refused(monkeypatch):
         directed_laplacian(sp.csr_array((weight, (source, target))), weights=True)
 
 
-# Models ##############################################################################
-
 LENGTHS = 5, 9, 1
 SOURCES = {
     'pattern': lambda: 'SlidingWindow(2)', 'block model': lambda: BlockModelSource(
@@ -214,9 +206,6 @@ def test_weights_of_a_model_give_its_outputs(name, options):
         np.testing.assert_allclose(totals[totals > 0], 1, atol=1e-6)
     assert [len(matrices) for matrices in found.values()] == [3] * 4
     assert all(len(layer.attention._forward_hooks) == 1 for layer in model.encoder.layers)
-
-
-# Figure ##############################################################################
 
 
 @pytest.mark.slow

@@ -47,9 +47,6 @@ def test_the_gap_is_that_of_the_spectrum():
     assert gap == pytest.approx(spectrum(graph).lambda_2, abs=1e-12)
 
 
-# Universality ########################################################################
-
-
 def shuffled(graph):
     """Return a graph whose tokens are numbered at random."""
     order = torch.randperm(graph.num_queries, generator=torch.Generator().manual_seed(0))
@@ -103,9 +100,6 @@ def test_a_search_without_an_answer_is_not_decided(monkeypatch):
 def test_what_is_refused(layers, match):
     with pytest.raises(ValueError, match=match):
         certificate(layers)
-
-
-# The command #########################################################################
 
 
 @pytest.fixture

@@ -52,9 +52,6 @@ def polynomial(attention, coefficients):
                for power, coefficient in enumerate(coefficients))
 
 
-# The operator ########################################################################
-
-
 @pytest.mark.parametrize('hops', [0, 1, 5])
 @pytest.mark.parametrize('name', GRAPHS)
 def test_recursion_is_the_series_with_its_last_weight(name, hops):
@@ -94,9 +91,6 @@ def test_bound_on_the_distance_is_nearly_reached():
     """Nothing ever mixes on a long directed cycle, which moves all mass."""
     result = diffusion(nx.cycle_graph(200, create_using=nx.DiGraph), hops=8)
     assert np.allclose(result.distance, result.distance_bound, rtol=1e-8)
-
-
-# Proposition 5 #######################################################################
 
 
 @pytest.mark.parametrize('name', SYMMETRIC)
@@ -147,24 +141,11 @@ def test_counter_example_on_a_directed_graph():
     expected = np.array([0, 1 - 1j, 1 + 1j, 2, 1, 1, 1, 1])
     assert np.allclose(np.sort_complex(laplacian), np.sort_complex(expected), atol=1e-7)
 
-    at_two, at_one = np.abs(laplacian - 2).argmin(), np.abs(laplacian - 1).argmin()
+    at_two = np.abs(laplacian - 2).argmin()
     after = 1 - result.response
     assert after[at_two] == pytest.approx(1.5068, abs=5e-5)
     limit = 1 - ppr_response(result.eigenvalue, 0.1)
     assert limit[at_two] == pytest.approx(1.8 / 1.9) and round(1.8 / 1.9, 3) == 0.947
-    # The high frequency passes five times as much as the middle one; in the limit, half as much.
-    passed, passed_in_the_limit = np.abs(1 - after), np.abs(1 - limit)
-    assert passed[at_two] > 5 * passed[at_one]
-    assert passed_in_the_limit[at_two] < 0.6 * passed_in_the_limit[at_one]
-    assert result.response_error >= (after - limit)[at_two].real - 1e-9
-
-    # Values along that eigenvector keep half of their size, where the limit keeps a twentieth.
-    alternating = (-1.) ** PAIR.numpy()
-    operator_ = operator(uniform_attention(DIRECTED['cycle of pairs']), 5, 0.1)
-    assert np.allclose(operator_ @ alternating, -0.50678 * alternating, atol=1e-5)
-
-
-# Receptive fields ####################################################################
 
 
 @pytest.mark.parametrize('name', GRAPHS)
@@ -184,9 +165,6 @@ def test_large_graph_has_receptive_fields_alone():
     assert result.queries == 512 and result.field_max.tolist() == [1, 9, 17, 25]
     assert result.distance.size == 0 and result.distance_at_last is None
     assert len(draw({'window': [result]}).axes) == 2
-
-
-# Bad input ###########################################################################
 
 
 @pytest.mark.parametrize('options, error', [

@@ -50,8 +50,6 @@ def small(monkeypatch):
     monkeypatch.setattr(diffuser, '_SIZES', (8, 16))
 
 
-# SparseBERT ##########################################################################
-
 def test_sparsity_is_what_is_printed_but_that_of_longformer(sparsebert):
     rows = rows_of(sparsebert)
     for name, computed in (('Star', 96.13), ('LogSparse', 89.83), ('Strided', 70.39),
@@ -71,8 +69,6 @@ def test_sparsity_is_what_is_printed_but_that_of_longformer(sparsebert):
     assert without.fitted == pytest.approx(without.printed, abs=0.1)
     assert len(sparsebert.figure.axes) == 6
 
-
-# SBM-Transformer #####################################################################
 
 def test_only_a_rectangle_reaches_probability_1():
     rows = rows_of(sbm_3())
@@ -99,8 +95,6 @@ def test_lemma_2_takes_five_layers_as_printed_and_three_in_another_order():
     assert edges > rows['least edges for any k, 2 sqrt(2) n^(3/2)'].computed
     assert rows['Hamiltonian path in the union'].computed is True
 
-
-# Diffuser: densities #################################################################
 
 def test_parts_are_those_of_the_authors():
     window, num_global, num_random = 64, 1024, 8
@@ -159,8 +153,6 @@ def test_one_draw_at_1024_tokens():
     assert len(picture.figure.axes) == 8
 
 
-# Diffuser: spectra ###################################################################
-
 def test_diffusion_of_eigenvalues():
     rows = rows_of(FIGURES['diffuser-s7']())
     for row in rows.values():
@@ -193,9 +185,6 @@ def test_models_and_variants(monkeypatch):
     assert after == pytest.approx(0.9 * before)
     infinite = rows['(c) diffusion infinite, least lambda above 0'].computed
     assert infinite == pytest.approx(0.9 * before / (0.1 + 0.9 * before))
-
-
-# The command #########################################################################
 
 
 def test_all(tmp_path, capsys, monkeypatch):

@@ -62,8 +62,6 @@ def test_segments_of_a_file_are_rows(tmp_path, capsys):
     assert len((tmp_path / 'spectrum.csv').read_text().splitlines()) == 4
 
 
-# Direction and names #################################################################
-
 CAVE = nx.relabel_nodes(nx.star_graph(4), dict(enumerate(['Hub', 'Ann', 'Bo', 'Cid', 'Dora'])))
 ARCS = nx.DiGraph([(0, 1), (1, 0), (1, 2)])
 PAIRS = np.array([[0, 1, 1], [1, 0, 2]])
@@ -155,8 +153,6 @@ def test_figures_and_values_of_tokens_have_the_names(tmp_path, monkeypatch):
     result, = json.loads((tmp_path / 'a.json').read_text())['a.graphml']
     assert result['names'] == NAMES[:4] and len(result['stationary']) == 4
 
-
-# Arrays of PyG #######################################################################
 
 def test_edge_index_is_pyg_s(tmp_path):
     path = tmp_path / 'a.npz'

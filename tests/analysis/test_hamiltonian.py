@@ -13,7 +13,7 @@ import torch
 from analysis import hamiltonian
 from analysis.commands import COMMANDS
 from analysis.graphs import as_graph
-from analysis.hamiltonian import OBSTACLES, hamiltonian_path, rotate_and_extend, solve
+from analysis.hamiltonian import hamiltonian_path, rotate_and_extend, solve
 from graphattn import BipartiteGraph
 from graphattn.patterns import RandomKeys, SlidingWindow, Star
 
@@ -67,8 +67,6 @@ def has_path(mask):
     return ends[-1] != 0
 
 
-# Known graphs ####################################################################################
-
 @pytest.mark.slow
 @pytest.mark.parametrize('graph, path, cycle', [
     (nx.petersen_graph(), True, False), (nx.tutte_graph(), True, False),
@@ -84,8 +82,6 @@ def test_known_graphs(graph, path, cycle):
     assert answer(graph, directed=False) is path
     assert answer(with_split_token(graph)) is cycle
 
-
-# Obstacles #######################################################################################
 
 def three_hanging_triangles():
     """A triangle with a triangle on a stalk at each of its tokens."""
@@ -114,22 +110,6 @@ def test_certificates_against_a_path(graph, method, reason):
     mask = as_graph(graph).to_mask().tolist()
     assert len(mask) > 12 or not has_path(mask)
 
-
-@pytest.mark.slow
-def test_no_obstacle_is_seen_where_there_is_a_path():
-    """A path in a random order and edges at random: every certificate against it must fail."""
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        n = int(rng.integers(2, 30))
-        path = rng.permutation(n)
-        mask = rng.random((n, n)) < rng.choice([0, 0.02, 0.1])
-        mask[path[1:], path[:-1]] = True
-        for directed in (True, False):
-            links = hamiltonian._links(BipartiteGraph.from_mask(torch.from_numpy(mask)), directed)
-            assert [find(links) for find in OBSTACLES.values()] == [None] * 4
-
-
-# Brute force #####################################################################################
 
 @pytest.mark.slow
 @pytest.mark.parametrize('directed', [True, False])
@@ -168,9 +148,6 @@ def test_twelve_keys_each(directed):
     assert answer(graph, directed, seed=0) is True
 
 
-# Size, time, seed ################################################################################
-
-
 @pytest.mark.slow
 def test_time_runs_out():
     result = hamiltonian_path(nx.random_regular_graph(3, 2000, seed=1), time_limit=0.02)
@@ -205,8 +182,6 @@ def test_a_wrong_witness_is_never_returned(monkeypatch, wrong):
     with pytest.raises(RuntimeError, match='path that was found is invalid'):
         hamiltonian_path(chain)
 
-
-# Input and command ###############################################################################
 
 @pytest.mark.parametrize('options, error', [
     ({'time_limit': 0}, ValueError), ({'time_limit': float('nan')}, ValueError),

@@ -226,16 +226,6 @@ def test_beta_of_shifts_is_0_or_not_known(base, n):
     assert beta is None or beta <= 1e-6
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('n, steps', [
-    (5, (0, 1)), (301, (1, 2, 4)), (301, (0, 1, -1, 3)), (1100, (0, 1))])
-def test_beta_of_steps_on_a_circle_in_closed_form(n, steps):
-    moduli = np.sort(np.abs(np.exp(2j * np.pi * np.outer(np.arange(n), steps) / n).mean(axis=1)))
-    walk = uniform_attention(arrows(n, steps))
-    beta = walks.second_modulus(walk, np.zeros(n, dtype=int))
-    assert beta is None and n > 1024 or beta == pytest.approx(moduli[-2], abs=1e-6)
-
-
 TELEPORTS = [1., 1e-3, 1e-9, 1e-300]
 
 

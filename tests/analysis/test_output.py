@@ -86,9 +86,6 @@ def test_a_terminal_without_the_letters_has_all_else(tmp_path, name, monkeypatch
     assert order == sorted(order, reverse=True) and {*order} == {'say', 'write_whole'}
 
 
-# Without pictures ####################################################################
-
-
 QUESTIONS = sorted(COMMANDS.keys() - {'figures', 'report'})
 
 ASK = """

@@ -1,7 +1,6 @@
 """Assumption 1 against its definition, and what Lemma 2 really gives."""
 
 import json
-import math
 
 import networkx as nx
 import numpy as np
@@ -37,17 +36,6 @@ def reach_by_definition(masks, layers):
             known = [set().union(*(known[j] for j in keys)) for keys in pattern]
         shares.append(sum(map(len, known)) / len(known)**2)
     return shares
-
-
-@pytest.mark.parametrize('n, radius', [(2, 1), (10, 3), (65, 1), (65, 3)])
-def test_layers_of_a_window(n, radius):
-    result = universality([SlidingWindow(radius).build(n)])
-    assert result.layers == max(1, math.ceil((n - 1) / radius))
-    assert result.assumption_1 is True and result.reasons == ()
-    assert result.reach.size == result.layers and result.reach[-1] == 1
-
-
-# Assumption 1 ####################################################################################
 
 
 @pytest.mark.parametrize('patterns, layers', [
@@ -105,8 +93,6 @@ def test_an_unknown_path_is_not_a_failure():
     assert (result.hamiltonian_path, result.assumption_1) == (None, None)
 
 
-# Diffuser ########################################################################################
-
 def test_diffuser():
     """Its window holds a path, but its first token is global only if we make it so."""
     window, globally = SlidingWindow(2), SlidingWindow(2) | GlobalTokens((3,))
@@ -118,8 +104,6 @@ def test_diffuser():
     result = diffusion_universality(globally.build(16), hops=16)
     assert result.enough_hops is False and 'more hops than the 16 tokens' in result.reasons[0]
 
-
-# Without its diagonal ############################################################################
 
 @pytest.mark.parametrize('pattern, n, expected', [
     (NO_DIAGONAL, 3, True), (NO_DIAGONAL, 2, False), (NO_DIAGONAL, 0, False), (Full(), 5, False),
@@ -144,8 +128,6 @@ def test_every_pattern_must_be_without_diagonal():
     both = universality([NO_DIAGONAL.build(8), Full().build(8)])
     assert both.sparsebert_theorem_1 is False
 
-
-# Lemma 2 #########################################################################################
 
 @pytest.mark.parametrize('n, k', [(16, 4), (37, 5), (12, 2)])
 def test_lemma_2(n, k):
@@ -176,8 +158,6 @@ def test_lemma_2_of_two_lengths():
 def test_rectangles(graph, expected):
     assert is_rectangle(graph) is expected
 
-
-# Input and command ###############################################################################
 
 @pytest.mark.parametrize('call, error, name', [
     (lambda: universality([]), ValueError, 'graphs'),

@@ -73,9 +73,6 @@ def test_a_signal_while_a_command_runs(run, number, capsys):
     assert capsys.readouterr().err == f'{how}; {GO_ON}\n'
 
 
-# Errors ##############################################################################
-
-
 def fail(error):
     raise error
 

@@ -184,17 +184,6 @@ def test_two_processes_end_when_the_disk_is_full_and_resume(two_processes, tmp_p
     assert_same_run(tmp_path, two_processes[0], steps=6)
 
 
-def test_evaluating_a_checkpoint_gives_the_same_numbers_each_time(finished_run, tmp_path):
-    folder, _ = finished_run
-    for name in ('first', 'again'):
-        train.main(['test', '--config', CONFIG, '--trainer.default_root_dir',
-                    str(tmp_path / name), '--ckpt_path', str(folder / 'checkpoints/last.ckpt')])
-    first, again, fitted = (json.loads((run / 'summary.json').read_text()) for run in
-                            (tmp_path / 'first', tmp_path / 'again', folder))
-    for name in ('accuracy', 'loss', 'density'):
-        assert first[name] == again[name] == pytest.approx(fitted[name], rel=1e-6)
-
-
 def test_a_checkpoint_of_another_model_is_refused(finished_run, tmp_path):
     checkpoint = str(finished_run[0] / 'checkpoints/last.ckpt')
     with pytest.raises(ValueError, match="source.init_args.head_channels' must be 4, .*got 8"):
@@ -305,15 +294,6 @@ def test_a_head_that_loses_its_edges_is_named(tmp_path, capsys):
     output = capsys.readouterr().out
     assert 'heads_without_edges=1' in output
     assert 'heads without edges of their own: layer0/head0\n' in output
-
-
-def test_two_processes_divide_drawn_batches_once(tmp_path):
-    config = HERE.parents[1] / 'experiments/configs/duplicates/full.yaml'
-    finish(forked(lambda: train.main([
-        'fit', '--config', str(config), '--trainer.default_root_dir', str(tmp_path), *TWO,
-        '--trainer.max_epochs', '1', '--trainer.accelerator', 'cpu',
-        '--data.init_args.steps_per_epoch', '3', '--data.init_args.batch_size', '2']), ranks=2))
-    assert load(tmp_path)['global_step'] == 3
 
 
 @pytest.mark.parametrize('options', [[], ['--data.path', 'my.csv']])

@@ -151,9 +151,6 @@ def test_another_width_of_head(baseline):
     assert run(wide, tokens()).shape == tokens().shape
 
 
-# Bad input ###########################################################################
-
-
 @pytest.mark.parametrize('arguments, name', [
     (dict(x=tokens()[:, 1:]), 'x'), (dict(x=tokens().float()), 'x'), (dict(x=3), 'x'),
     (dict(ptr=PTR + 1), 'ptr'), (dict(ptr=PTR.float()), 'ptr'), (dict(ptr=[0, 42]), 'ptr'),
@@ -183,9 +180,6 @@ def test_sizes_that_do_not_fit():
         Nystromformer(8, 2, kernel_size=4)
     with pytest.raises(ValueError, match="at most 22 tokens, the 'max_length' of Linformer"):
         run(Linformer(CHANNELS, HEADS, 22).double(), tokens())
-
-
-# In the encoder ######################################################################
 
 
 def test_an_encoder_runs_its_layers_again(baseline):

@@ -50,8 +50,6 @@ def test_a_cifar_file_that_is_cut_short_is_named(cifar_folder):
         CifarColours(str(folder)).read(3072)
 
 
-# ImageNet ############################################################################
-
 def write_npz(folder, **others):
     images = {name: planes(number, 4096) for name, number in (
         ('train_data_batch_1', 40), ('train_data_batch_2', 60), ('val_data', 5))}

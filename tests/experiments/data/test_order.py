@@ -57,10 +57,8 @@ say = {
     'class_names': class_names(ones, None, 'mine'),
     'names': [variants(ones), names_pattern([*ones, 'ab', 'ba', 'torch', 'numpy']).pattern],
     'csv': digest(TextTable(str(folder / 'a.csv')).read()),
-    'json': digest(TextTable(str(folder / 'a.jsonl')).read()),
     'tokens': digest(TokenArrays(str(folder / 'a.npz')).read(9)),
     'images': digest(ImageFiles(str(folder / 'images')).read(99)),
-    'images to predict': [name for name, _ in ImageFiles('').unlabelled(folder / 'images')],
     'imdb': digest(TextFolders(str(folder / 'imdb')).read()),
     'bytes': digest(DocumentBytes(TextFolders(str(folder / 'news'))).read(99)),
     'folders': digest(TextFolders(str(folder / 'news')).read()),
@@ -77,8 +75,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp('read')
     rows = [(f'text {i} {label}', label) for i in range(12) for label in ONES]
     (folder / 'a.csv').write_text('\n'.join(['text,label', *map(','.join, rows)]))
-    (folder / 'a.jsonl').write_text('\n'.join(json.dumps({'text': text, 'label': label})
-                                              for text, label in rows))
     np.savez(folder / 'a.npz', tokens=np.arange(96)[:, None] + np.arange(3), label=ONES * 12)
     write_images(folder / 'images', 30)
     for place, name in enumerate(ONES):

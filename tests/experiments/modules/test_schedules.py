@@ -60,9 +60,6 @@ def test_a_rate_falls_to_zero(decay):
     assert rate[19] == 1. and rate[0] == pytest.approx(1 / 20) and 0. < rate[-1] < 0.01
 
 
-# Means and masks #####################################################################
-
-
 def classifier(source='Full'):
     return SequenceClassifier(Encoder(source, num_tokens=10, max_length=8, channels=8, heads=2,
                                       num_layers=1), 3)

@@ -68,9 +68,6 @@ def test_the_command_line_takes_every_attention(scale, protocol, task, tmp_path,
         assert config['seed_everything'] == config['data']['init_args']['seed'] == 0
 
 
-# Trained #############################################################################
-
-
 def runs_of(out):
     return LongRange('any', 'smoke', out)
 

@@ -79,9 +79,6 @@ def test_every_pair_is_in_one_set_of_positions():
     assert sets['[SEP] as query'].nonzero()[:, 0].unique().tolist() == [63]
 
 
-# Masks of texts ######################################################################
-
-
 def test_planted_importance_is_ranked():
     probability = torch.full((2, 16, 16), 0.5)
     sets = importance.positions(16)
@@ -197,9 +194,6 @@ def test_an_attached_model_begins_where_full_attention_ended(studied):
     assert (others['density, %'] < 100.).all()
     assert (others['right after, loss'] != full['before, loss']).all()
     assert (others['adapted, loss'] != others['right after, loss']).all()
-
-
-# Planted distances ###################################################################
 
 
 PLANTED = Mask(DiagonalLayout(12), '0010010000')

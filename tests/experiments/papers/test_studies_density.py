@@ -30,8 +30,6 @@ def classifier(source, **options):
                                       num_layers=2, **options), 3)
 
 
-# Accuracy over density ###############################################################
-
 @pytest.mark.slow
 def test_rows_are_means_of_the_runs(studied, out):
     rows = studied('density_penalty').set_index(['attention', 'lambda'])
@@ -60,8 +58,6 @@ def test_counts_know_what_is_in_a_sequence_and_not_in_what_order(of_order):
     accuracy = token_counts_accuracy(data)
     assert accuracy < 0.75 if of_order else accuracy > 0.98
 
-
-# Densities and received attention ####################################################
 
 @pytest.mark.slow
 def test_densities_of_inputs_are_those_of_the_run(studied, out):

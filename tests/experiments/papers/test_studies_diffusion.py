@@ -139,9 +139,6 @@ def test_diffuser_has_the_density_of_the_paper(scale, tmp_path):
     assert runs.diffuser().edges.build(size).density() == pytest.approx(0.0684, abs=1e-4)
 
 
-# Questions, choices, pre-training and densities ######################################
-
-
 def test_question_answering(studied, out):
     table = studied('question_answering').set_index('set')
     rows = table.loc['local_squad1'].set_index('attention')

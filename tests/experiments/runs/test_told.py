@@ -57,9 +57,6 @@ def test_epochs_of_an_earlier_version_are_counted_from_1():
     assert [row['epoch'] for row in folder.history] == [1, 2]
 
 
-# Heads that keep no edges of their own ###############################################
-
-
 SIZES = {'num_tokens': 10, 'max_length': 8, 'channels': 8, 'heads': 2, 'num_layers': 2}
 DENSITY = {'layer0/head0': 0.0009, 'layer0/head1': 0.3, 'layer1/head0': 0.002, 'layer1/head1': 0.}
 
@@ -87,9 +84,6 @@ def test_heads_of_learned_masks_by_their_values(places):
 def test_heads_of_a_layer_are_judged_by_the_source_of_this_layer():
     model = Encoder(['SlidingWindow(1)', BlockModelSource(2, 4, 4, exploration=0.1)], **SIZES)
     assert heads_without_edges(model, DENSITY) == ['layer1/head0', 'layer1/head1']
-
-
-# Shares of queries that attend to a pixel ############################################
 
 
 IMAGES = torch.randint(1, 5, (3, 16), generator=torch.Generator().manual_seed(0))

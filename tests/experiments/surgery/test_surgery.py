@@ -228,14 +228,12 @@ def test_bad_arguments_write_nothing(folder):
                            (dict(distill=2.), "'distill'")):
         with pytest.raises(ValueError, match=match):
             command(folder, **options)
-    with pytest.raises(ValueError, match="'model' must be the folder of a model"):
-        sparsify.main(model=str(folder / 'none'), data='x', out=str(folder / 'out'))
-    with pytest.raises(ValueError, match="'data' must contain more than 50"):
-        sparsify.main(model=str(folder / 'model'), data=str(folder / 'ids.npy'),
-                      out=str(folder / 'out'), length=LENGTH, held_out=50)
-    with pytest.raises(ValueError, match="'length' must be from 8 to 32"):
-        sparsify.main(model=str(folder / 'model'), data=str(folder / 'ids.npy'),
-                      out=str(folder / 'out'), length=33)
+    known = dict(model=str(folder / 'model'), data=str(folder / 'ids.npy'), out=str(folder / 'out'))
+    for options, match in ((dict(model=str(folder / 'none')), "'model' must be the folder"),
+                           (dict(length=LENGTH, held_out=50), "'data' must contain more than 50"),
+                           (dict(length=33), "'length' must be from 8 to 32")):
+        with pytest.raises(ValueError, match=match):
+            sparsify.main(**{**known, **options})
     assert not (folder / 'out').exists()
     (folder / 'out').mkdir()
     (folder / 'out/mine').write_text('')

@@ -69,9 +69,6 @@ def test_adapters_are_trained_and_merged(folder):
         assert torch.linalg.matrix_rank(change, rtol=1e-4) <= 2
 
 
-# Other trainers ######################################################################
-
-
 SOURCES = {'a pattern': lambda: 'SlidingWindow(2)',
            'listed edges': lambda: PatternSource([EdgeList(LENGTH, torch.stack([
                torch.arange(LENGTH), torch.arange(LENGTH)])), parse('SlidingWindow(1)')]),

@@ -216,16 +216,6 @@ def test_the_answer_is_the_best_of_all_windows_and_none_where_that_is_likelier(t
     assert {len(row) for row in nbest.values()} == {3}
 
 
-def test_the_question_is_global(tokenizer):
-    batch = encoded(tokenizer, question(0, 40, 3, 4)).questions_batch([0])
-    _, (graph, *_) = answering(global_question=True)._logits(batch)
-    for window, count in enumerate(batch.num_global.tolist()):
-        mask = graph.segment(window).to_mask()
-        assert mask[:count].all() and mask[:, :count].all()
-        rest = mask[count:, count:]
-        assert torch.equal(rest, torch.ones_like(rest).triu(-1).tril(1))
-
-
 @pytest.mark.parametrize('is_global', [False, True])
 def test_words_of_the_question_are_linked_to_the_same_ones_of_the_text(is_global, tokenizer):
     asked = question(0, 40, 3, 4)

@@ -55,8 +55,6 @@ def test_answers_that_are_not_in_their_context_are_named_and_not_trained_on(tmp_
         read_squad(tmp_path, [squad_row(0, 'lamp', 3)])
 
 
-# TriviaQA ############################################################################
-
 def trivia_row(number, pages, kind='EntityPages', **others):
     return {'QuestionId': f'q{number}', 'Question': 'Which city?', kind: pages, 'Answer': {
         'Value': 'The Capital', 'Aliases': ['Paris', 'City of Light'],
@@ -128,8 +126,6 @@ def test_a_malformed_triviaqa_is_refused(rows, domain, match, tmp_path):
         TriviaQa(path, path, str(tmp_path), max_words=0)
 
 
-# Choices #############################################################################
-
 SWAG_HEADER = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,' \
               'ending3,label'.split(',')
 
@@ -198,9 +194,6 @@ def test_a_malformed_wikihop_is_refused(content, match, tmp_path):
     (tmp_path / 'train.json').write_text(content)
     with pytest.raises(ValueError, match=match):
         WikiHop(str(tmp_path / 'train.json'), str(tmp_path / 'train.json')).read()
-
-
-# Scores ##############################################################################
 
 
 # Prediction, accepted answers, and what evaluate-v2.0.py makes of them.
