@@ -112,7 +112,7 @@ def places(tree, place=()):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['digits/sbm', 'mlm/small_dam_s', 'graphs/gps'])
+@pytest.mark.parametrize('name', ['digits/sbm', 'graphs/gps'])
 def test_an_unknown_option_is_refused_at_every_level(name, tmp_path, monkeypatch):
     config = laid_over(CONFIGS / f'{name}.yaml')
     monkeypatch.setattr(train.TrainCLI, 'run', lambda _: None)

@@ -114,20 +114,13 @@ def test_each_input_alone_changes_the_key():
 
 
 def test_the_source_of_a_transform_is_part_of_the_key(tmp_path, monkeypatch):
-    path = tmp_path / 'own_transform.py'
-    source = """
-from torch_geometric.transforms import BaseTransform
-
-
-class Add(BaseTransform):
-    def forward(self, data):
-        data.x = data.x + 1
-        return data
-"""
     keys = []
     monkeypatch.syspath_prepend(tmp_path)
-    for version in (source, source.replace('+ 1', '+ 21')):
-        path.write_text(version)
+    for version in '+ 1', '+ 21':
+        (tmp_path / 'own_transform.py').write_text(
+            'from torch_geometric.transforms import BaseTransform\n'
+            'class Add(BaseTransform):\n    def forward(self, data):\n'
+            f'        data.x = data.x {version}\n        return data\n')
         monkeypatch.delitem(sys.modules, 'own_transform', raising=False)
         keys.append(cache_key([graph()], [importlib.import_module('own_transform').Add()]))
     assert None not in keys and keys[0] != keys[1]

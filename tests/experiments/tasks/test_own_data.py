@@ -123,10 +123,8 @@ def write(path, text):
 
 
 BAD_TABLES = [
-    ('a.csv', 'title,label\nx,1\n', r"line 2: .*'text' \(got title, label\)"),
     ('a.jsonl', '{"text": "x", "label": 1}\n{"text": "y"}\n', "line 2: .*'label'"),
     ('a.csv', 'text,text\nx,1\n', "line 1:.*'text'"),
-    ('a.jsonl', '{"text": 5, "label": 1}\n', "line 1: .*'text'"),
     ('a.csv', 'text,label\nx,1\ny,1\n', r'classes \(got 1\)'),
     ('a.csv', 'text,label\nx,1\ny,2\n', "files.*'val'.*'test'"),
     ('a.csv', 'text,label\n', 'at least one text'), ('a.csv', '', 'at least one text'),
@@ -241,12 +239,9 @@ def one_line(command, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind, options, words', [
-    ('text', [], 'path'),
-    ('text', ['--data.path', 'nowhere.csv'], "'path' cannot be read: nowhere.csv"),
-    ('text', ['--data.path', 'a.csv', '--data.columns', '[title]'], "(got text, label)"),
-    ('text', ['--data.path', 'a.csv', '--data.columns', '[a, b, c]'], "'columns' must contain"),
+    ('text', ['--data.path', 'a.csv', '--data.columns', '[title]'], '(got text, label)'),
     ('image_folder', ['--data.path', 'images', '--data.size', '[0, 2]'], "'size' must be two"),
-    ('tokens', ['--data.path', 'a.csv'], 'a NumPy file of token ids with the suffix .npy or .npz')])
+    ('tokens', ['--data.path', 'a.csv'], 'a NumPy file of token ids')])
 def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_table(tmp_path / 'a.csv')
