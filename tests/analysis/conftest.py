@@ -19,10 +19,11 @@ def error_line(capsys):
     return run
 
 
+def save_no_picture(figure, target, **_):
+    target.write(b'PNG') if hasattr(target, 'write') else Path(target).write_bytes(b'PNG')
+
+
 @pytest.fixture
 def pictures_of_no_work(monkeypatch):
     """Nobody looks at the pictures of a test, which take most of its time."""
-    def savefig(figure, target, **_):
-        target.write(b'PNG') if hasattr(target, 'write') else Path(target).write_bytes(b'PNG')
-
-    monkeypatch.setattr(Figure, 'savefig', savefig)
+    monkeypatch.setattr(Figure, 'savefig', save_no_picture)
