@@ -82,6 +82,15 @@ def write_png(path, size=(64, 64), mode='RGB', content=None):
     return image
 
 
+def test_a_picture_that_was_replaced_is_read_anew(tmp_path):
+    for name in 'train_64x64/0.png', 'train_64x64/1.png', 'valid_64x64/0.png':
+        write_png(tmp_path / name)
+    ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    image = write_png(tmp_path / 'valid_64x64/0.png')
+    data = ImageNet64(str(tmp_path), str(tmp_path / 'cache')).read(BYTES)
+    assert np.array_equal(data.parts['test'].sequence(0), image.reshape(-1))
+
+
 @pytest.mark.parametrize('options, match', [
     (dict(size=(32, 64)), '0.png: expected 64 x 64.*.got 32 x 64.*mode RGB'),
     (dict(content=b'no picture'), '0.png cannot be read as a PNG'),
