@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import pickle
 from functools import partial
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments import baselines
+from experiments import baselines, train
 from experiments.baselines import (
     Combiner,
     Linear,
@@ -22,8 +23,9 @@ from experiments.baselines import (
     Sinkhorn,
     Synthesizer,
 )
+from experiments.modules import Classification
 from graphattn.layers import EncoderLayer, GraphAttention
-from graphattn.models import Encoder
+from graphattn.models import Encoder, SequenceClassifier
 from graphattn.patterns import Full, SlidingWindow
 from graphattn.sources import PatternSource
 
@@ -213,3 +215,28 @@ def test_graph_attention_stands_in_that_place_too():
     layers[1].load_state_dict(layers[0].state_dict())
     x, ptr = torch.randn(12, CHANNELS), torch.tensor([0, 5, 12])
     torch.testing.assert_close(layers[0](x, ptr), layers[1](x, ptr))
+
+
+CONFIG = 'experiments/configs/digits/nystromformer.yaml'
+
+
+@pytest.mark.slow
+def test_training_tests_and_resumes(tmp_path):
+    small = ['--trainer.max_epochs', '1', '--trainer.limit_train_batches', '2',
+             '--trainer.limit_val_batches', '1', '--trainer.limit_test_batches', '1',
+             '--trainer.accelerator', 'cpu', '--trainer.default_root_dir', str(tmp_path)]
+    train.main(['fit', '--config', CONFIG, *small])
+    summary = json.loads((tmp_path / 'summary.json').read_text())
+    assert summary['density'] == {} and summary['heads_without_edges'] == []
+    assert 0. <= summary['accuracy'] <= 1.
+    names = {path.name for path in tmp_path.iterdir()}
+    assert 'curves.png' in names and 'received_attention.png' not in names
+    state = torch.load(tmp_path / 'checkpoints/last.ckpt', weights_only=True)['state_dict']
+    assert 'model.encoder.layers.0.attention.conv.weight' in state
+
+
+def test_a_density_penalty_needs_densities():
+    encoder = Encoder(attention=Linear(8, 2), num_tokens=5, max_length=4, channels=8, heads=2,
+                      num_layers=1)
+    with pytest.raises(ValueError, match="'density_weight' requires a model"):
+        Classification(SequenceClassifier(encoder, 2), density_weight=.1)

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.experiments.data.release_files import write_pathfinder
+from tests.experiments.data.test_release_files import write_pathfinder
 from tests.experiments.own_files import write_images
 from tests.forked import forked
 

@@ -40,7 +40,7 @@ def options(corpus, folder):
 
 
 def recording(path, kill_at=-1):
-    return ['--trainer.callbacks+=tests.experiments.modules.callbacks.RecordBatches',
+    return ['--trainer.callbacks+=tests.experiments.callbacks.RecordBatches',
             f'--trainer.callbacks.path={path}', f'--trainer.callbacks.kill_at={kill_at}']
 
 

@@ -1,4 +1,5 @@
-"""Studies of diffusion at the scale of smoke tests: what their tables say holds of the runs."""
+"""Studies of diffusion, of questions, choices, pre-training and densities at the scale of smoke
+tests: what their tables say holds of the runs."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Constants to which a model compares, and what a user is told of an epoch."""
+"""Constants to which a model compares, and what a user is told of a run."""
 
 import math
 
