@@ -26,6 +26,7 @@ READ = {  # what is written, and the end of the line that says what was read
     'semicolons, as Excel in most of Europe': ('a.csv', SEMICOLONS, '2 columns between semicolons'),
     'tabs': ('a.tsv', TABS, '2 columns between tabs'),
     'tabs in a .csv': ('a.csv', TABS, '2 columns between tabs'),
+    'commas in a .tsv': ('a.tsv', COMMAS, '2 columns between commas'),
     'bars': ('a.csv', SEMICOLONS.replace(';', '|'), '2 columns between vertical bars'),
     'sep=': ('a.csv', f'sep=;\r\n{SEMICOLONS}', '2 columns between semicolons'),
     'a mark of the byte order': ('a.csv', f'\ufeff{SEMICOLONS}', 'between semicolons'),
@@ -33,10 +34,12 @@ READ = {  # what is written, and the end of the line that says what was read
                              '2 rows of 2 columns between commas'),
     'line ends of old Macs': ('a.csv', COMMAS.replace('l\n', 'l\r').replace('1\n', '1\r').replace(
         '2\n', '2\r'), '2 rows of 2 columns between commas'),
+    'no line end at the end': ('a.csv', COMMAS.rstrip(), '2 rows of 2 columns between commas'),
     'packed': ('a.csv.gz', COMMAS, '2 rows of 2 columns between commas'),
     'blank rows and columns': (
         'a.csv', 'text,label,,\n"rain, snow",1,,\n,,,\n\n , ,,\n"a ""b""\nc",2,,\n',
         '2 rows of 4 columns between commas; left out: blank rows: 3, columns without a name: 2'),
+    'separators behind a row': ('a.csv', COMMAS.replace('1\n', '1,,,\n'), '2 rows of 2 columns'),
     'blanks around names': ('a.csv', COMMAS.replace('text,', ' text , '), '2 rows of 2 columns'),
     'numbers of rows, as pandas': (
         'a.csv', ',text,label\n0,"rain, snow",1\n1,"a ""b""\nc",2\n',
@@ -46,12 +49,15 @@ READ = {  # what is written, and the end of the line that says what was read
     'objects': ('a.jsonl', OBJECTS, '2 objects'),
     'objects and blank lines': ('a.json', OBJECTS.replace('}\n', '}\n\n'),
                                 '2 objects; left out: blank lines: 2'),
+    'objects, packed': ('a.ndjson.gz', OBJECTS, '2 objects'),
 }
 REFUSED = {
     'UTF-16, as "Unicode text" of Excel': ('a.csv', TABS.encode('utf-16'), 'UTF-16; save it as'),
+    'UTF-16 of objects': ('a.jsonl', OBJECTS.encode('utf-16'), 'UTF-16; save it as'),
     'the code page of Windows': ('a.csv', COMMAS.replace('rain', 'é').encode('cp1252'),
                                  'line 2: not UTF-8 .*; save the file as UTF-8'),
     'a workbook': ('a.csv', b'PK\x03\x04\x14\0', "Excel workbook .*save .* 'CSV UTF-8'"),
+    'an old workbook': ('a.csv', b'\xd0\xcf\x11\xe0\xa1\xb1', 'Excel workbook'),
     'packed, without saying so': ('a.csv', gzip.compress(COMMAS.encode()), r'gzip.*ends in \.gz'),
     'Parquet': ('a.csv', b'PAR1\x15\x04', 'Parquet'),
     'a workbook by its name': ('a.xlsx', b'PK\x03\x04\x14\0', 'must be a table .*suffix .csv'),
@@ -63,6 +69,7 @@ REFUSED = {
     'no label': ('a.csv', 'text,label\nrain,\n', "in 'label' .got ''"),
     'no text': ('a.csv', 'text,label\n,1\n', "in 'text' .got ''"),
     'an array of objects': ('a.json', '[{"text": "a"}]', 'got an array.; in pandas'),
+    'an array over many lines': ('a.json', '[\n {"text": "a"}\n]', 'got an array.; in pandas'),
     'labels that are no whole numbers': ('a.jsonl', '{"text": "a", "label": 0.5}', 'or an integer'),
 }
 

@@ -79,6 +79,8 @@ BAD = {
                         r'nodes.csv, line 2.*nosuch'),
     'a feature that is no number': (dict(nodes=[NODES[0], '0,a,train,x', *NODES[2:]]),
                                     r"nodes.csv, line 2.*'charge'"),
+    'an infinite feature': (dict(nodes=[NODES[0], '0,a,train,inf', *NODES[2:]]),
+                            r"nodes.csv, line 2.*'charge'"),
     'no node': (dict(nodes=[NODES[0]]), 'nodes.csv'),
     'one class': (dict(nodes=[NODES[0], *(f'{n},a,train,1' for n in range(4))]), 'classes')}
 

@@ -137,6 +137,7 @@ def documents(path):
 # a feature, refused by name, or named in the line.
 INPUTS = {
     'a column': ('a.csv', table('text,label,zzz', 'a,0,x'), texts, 'zzz', 'named'),
+    'a column of tabs': ('a.tsv', table('text\tlabel\tzzz', 'a\t0\tx'), texts, 'zzz', 'named'),
     'labels, which predictions do not need': ('a.csv', table('text,label', 'a,0'), unlabelled,
                                               'label', 'named'),
     'a key of one of several lines': (
@@ -151,19 +152,30 @@ INPUTS = {
                          lambda path: list(read_rows(path, TASKS['SST-2'])), 'zzz', 'named'),
     **{f'a key of SQuAD at {place}': (
         'a.json', squad(place, zzz=1), read_squad, f'{place}zzz', 'named')
-        for place in ('', 'data.paragraphs.qas.answers.')},
+        for place in ('', 'data.', 'data.paragraphs.', 'data.paragraphs.qas.',
+                      'data.paragraphs.qas.answers.')},
     'a key of SQuAD that another object has': (
         'a.json', squad('data.', text='x'), read_squad, 'data.text', 'named'),
     'a key of TriviaQA': ('a.json', trivia(beside='zzz'), read_trivia, 'zzz', 'named'),
+    'a key of a question of TriviaQA': ('a.json', trivia(zzz=1), read_trivia, 'Data.zzz', 'named'),
+    'a key of an answer of TriviaQA': (
+        'a.json', trivia(Answer={**TRIVIA['Answer'], 'zzz': 1}), read_trivia, 'Data.Answer.zzz',
+        'named'),
     'a key of a page of TriviaQA': (
         'a.json', trivia(EntityPages=[{**PAGE, 'zzz': 1}]), read_trivia, 'Data.EntityPages.zzz',
         'named'),
     'pages of the web that Wikipedia does not need': (
         'a.json', trivia(SearchResults=[PAGE]), read_trivia, 'Data.SearchResults', 'named'),
+    'a key of a page of the web': (
+        'a.json', trivia('Web', EntityPages=[], SearchResults=[{**PAGE, 'zzz': 1}]), read_trivia,
+        'Data.SearchResults.zzz', 'named'),
     'a key of WikiHop': ('a.json', hops(zzz=1), lambda path: WikiHop(str(path), str(path)).read(),
                          'zzz', 'named'),
     'an attribute of an article': ('a.xml', articles('zzz="x"', 'hyperpartisan="true"'),
                                    read_articles, 'article.zzz', 'named'),
+    'a label beside an article': (
+        'a.xml', articles('hyperpartisan="true"', 'hyperpartisan="true"'), read_articles,
+        'article.hyperpartisan', 'named'),
     'an attribute within an article': (
         'a.xml', articles('', 'hyperpartisan="true"', '<a href="zzz">a</a>'), read_articles,
         'a.href', 'named'),
@@ -173,6 +185,9 @@ INPUTS = {
                               read_articles, 'zzz', 'refused'),
     'a text of a label': ('a.xml', articles('', 'hyperpartisan="true"', of_label='zzz'),
                           read_articles, 'zzz', 'refused'),
+    'an element beside articles': (
+        'a.xml', articles('', 'hyperpartisan="true"', beside='<zzz/>'), read_articles, 'zzz',
+        'refused'),
     'a text beside articles': (
         'a.xml', articles('', 'hyperpartisan="true"', beside='zzz'), read_articles, 'zzz',
         'refused'),
@@ -190,12 +205,18 @@ INPUTS = {
         'a', folder({**OF_GRAPHS, 'label': '234567'}, ALONE, GRAPHS), own_graphs, 'label', 'used'),
     'parts of nodes beside graphs': (
         'a', folder({**OF_GRAPHS, 'part': 'uvwxyz'}, ALONE, GRAPHS), own_graphs, 'part', 'refused'),
+    'ends as a column of nodes': ('a', folder({**NODES, 'target': '123456'}), own_graphs, 'target',
+                                  'used'),
+    'nodes as a column of edges': ('a', folder(edges={**EDGES, 'node': '123'}), own_graphs, 'node',
+                                   'used'),
     'a column of graphs': ('a', folder(OF_GRAPHS, ALONE, {**GRAPHS, 'zzz': '123456'}), own_graphs,
                            'zzz', 'named'),
     'an attribute of nodes': ('a.graphml', graphml(node={'zzz': 2.}), own_graphs, 'zzz', 'used'),
     'an attribute of edges': ('a.graphml', graphml(edge={'label': 2.}), own_graphs, 'label',
                               'used'),
     'a word of tables at nodes': ('a.graphml', graphml(node={'graph': 'x'}), own_graphs, 'graph',
+                                  'refused'),
+    'a word of tables at edges': ('a.graphml', graphml(edge={'target': 1.}), own_graphs, 'target',
                                   'refused'),
     'an attribute of the graph': ('a.graphml', graphml(graph={'zzz': 1.}), own_graphs, 'zzz',
                                   'named'),
