@@ -218,3 +218,5 @@ def test_draws_samples_and_matrices_without_a_capacity():
         'samples', 'wide', 'one', 'no edges']
     assert len(values.get_lines()) == 5 and len(plane.get_lines()) == 2
     assert len(draw({str(n): [attention(weighted())] for n in range(12)}).axes) == 3
+    *_, plane = draw({'no edges': [attention(MATRICES['no edges'])]}).axes
+    assert not plane.has_data() and plane.get_xlim()[0] > 0

@@ -238,7 +238,7 @@ REFUSED = [
     ('a.txt', 'digraph G {\n a -> b;\n}', ('DOT',)),
     ('a.csv', '<!DOCTYPE html>\n<html>', ('HTML',)), ('a.txt', 'DL n=3\ndata:\n', ('UCINET',)),
     ('a.csv', b'PK\x03\x04\x14', ('Excel',)), ('a.csv', 'a,b\n'.encode('utf-16'), ('UTF-8',)),
-    ('a.txt', '1 2\n-1 3\n', ('line 2',)),
+    ('a.txt', '1 2\n-1 3\n', ('line 2',)), ('a.txt', '-1 2', ('line 1',)),
     ('a.net', '*Vertices 2\n*Matrix\n0 1\n1 0\n', ('line 2', '*Arcs')),
     ('a.net', '*Vertices 2\n*Arcslist\n1 2\n', ('line 2', '*Arcs')),
     ('a.net', '*Vertices 2\n1 "a"\n*Edges\n1 3\n', ('line 4', 'from 1 to 2')),

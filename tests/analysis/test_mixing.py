@@ -6,6 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import ArpackNoConvergence
 
 from analysis import walk as walks
 from analysis.mixing import mixing
@@ -224,6 +225,15 @@ def test_beta_of_shifts_is_0_or_not_known(base, n):
     shift = uniform_attention(arrows(n, lambda i: range(base * i, base * i + base)))
     beta = walks.second_modulus(shift, np.zeros(n, dtype=int))
     assert beta is None or beta <= 1e-6
+
+
+def test_beta_is_not_known_where_nothing_converges(monkeypatch):
+    def fail(walk):
+        raise ArpackNoConvergence('No convergence', np.empty(0), np.empty((0, 0)))
+
+    monkeypatch.setattr(walks, '_MAX_GENERAL', 1)
+    monkeypatch.setattr(walks, '_second_pair', fail)
+    assert walks.second_modulus(uniform_attention(K4), np.zeros(4, dtype=int)) is None
 
 
 TELEPORTS = [1., 1e-3, 1e-9, 1e-300]

@@ -83,6 +83,8 @@ def test_multiple_eigenvalues_are_found_as_often_as_they_occur(monkeypatch):
     assert cycle.method == 'shift-invert'
     star = spectrum(nx.star_graph(400), extremes=4)
     np.testing.assert_allclose(star.values, [0, 1, 1, 1, 1, 1, 1, 2], atol=1e-12)
+    assert not spectrum(nx.empty_graph(9), extremes=2).values.any()
+    assert not spectrum(torch.zeros(3, 5, dtype=torch.bool), extremes=2).values.any()
 
 
 @pytest.mark.parametrize('graph, laplacian', [
