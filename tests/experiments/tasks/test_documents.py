@@ -30,6 +30,7 @@ from tests.forked import forked
 def test_the_spread_of_lengths():
     assert spread_of_lengths([3, 1, 2, 2, 1000, 2]) == (
         '1,010 tokens: mean 168.3, least 1, 25 % 2, median 2, 75 % 3, 95 % 751, longest 1,000')
+    assert spread_of_lengths([]) == 'no tokens'
 
 
 def write_config(folder, **data):

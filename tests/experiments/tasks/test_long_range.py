@@ -27,8 +27,10 @@ class Counting(SequenceSource):
 
 
 class Documents(DocumentSource):
+    number = 10
+
     def read(self):
-        some = [Document(f'Größe {i} of class {i % 2}', i % 2) for i in range(10)]
+        some = [Document(f'Größe {i} of class {i % 2}', i % 2) for i in range(self.number)]
         return Collection(('a', 'b'), {'train': some, 'dev': some, 'test': some})
 
 
@@ -104,6 +106,10 @@ def test_pairs_of_documents_are_of_one_class_or_of_two():
     for i, label in enumerate(part.label):
         x, y = (part.sequence(2 * i + j).tobytes() for j in range(2))
         assert x != y and (x[-1] == y[-1]) == label
+    few = Documents()
+    few.number = 2
+    with pytest.raises(ValueError, match="'documents' must.*two.*train"):
+        DocumentPairs(few).read(100)
 
 
 def test_a_part_without_examples_is_refused():

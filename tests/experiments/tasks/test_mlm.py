@@ -192,3 +192,15 @@ def test_a_vocabulary_that_the_model_lacks(corpus, tmp_path):
     with pytest.raises(ValueError, match="'num_tokens' of the encoder must be at least"):
         task.prepare_data()
     assert not (tmp_path / 'cache').exists()
+
+
+@pytest.mark.slow
+def test_pairs_need_two_documents(tmp_path):
+    write_traceable(tmp_path)
+    documents = (tmp_path / 'text.txt').read_text().split('\n\n')
+    is_val = held_out([[line[:-1].split() for line in document.splitlines()]
+                       for document in documents])
+    few = [documents[is_val.index(True)], *(d for d, val in zip(documents, is_val) if not val)]
+    (tmp_path / 'text.txt').write_text('\n\n'.join(few))
+    with pytest.raises(ValueError, match='got one for val'):
+        prepared((tmp_path, few))

@@ -240,6 +240,7 @@ def one_line(command, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize('kind, options, words', [
     ('text', ['--data.path', 'a.csv', '--data.columns', '[title]'], '(got text, label)'),
+    ('text', ['--data.path', 'a.csv', '--data.columns', '[a, b, c]'], "'columns' must contain"),
     ('image_folder', ['--data.path', 'images', '--data.size', '[0, 2]'], "'size' must be two"),
     ('tokens', ['--data.path', 'a.csv'], 'a NumPy file of token ids')])
 def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, capsys):
