@@ -15,10 +15,13 @@ import pytest
 import torch
 
 from experiments.benchmarks import (
+    diffusion,
     layer,
     length,
     measure,
     meshes,
+    sampler,
+    transformer_conv,
     windows,
 )
 from experiments.benchmarks.layer import released_algorithm
@@ -34,7 +37,7 @@ from experiments.runs.command import run_or_exit
 from experiments.signals import GO_ON, INTERRUPTED
 from graphattn.functional import edge_feature_attention
 from graphattn.layers import EncoderLayer, GraphAttention
-from graphattn.patterns import Full
+from graphattn.patterns import Full, RandomKeys
 from graphattn.sources import BlockModelSource, PatternSource
 from tests.forked import forked
 from tests.graphs import random_graph
@@ -111,6 +114,20 @@ def test_what_is_measured_on_a_gpu_runs(tmp_path):
 def test_devices_without_a_clock_are_refused():
     with pytest.raises(ValueError, match="'device' must.*got 'meta'"):
         benchmark()(lambda device: None)('meta')
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')
+@pytest.mark.parametrize('make', [
+    lambda: diffusion.cases(RandomKeys(2).build(8, seed=0), 2, 2, 4)[1],
+    lambda: [sampler.block_model(8, 0.5, 4).mixing],
+    lambda: transformer_conv.Setting(8, 9, 2, 4, 3).data(),
+    lambda: [layer.Setting(8, 0.5, 2, 4, 4).layer('full attention')[1]()]],
+    ids=['diffusion', 'sampler', 'transformer_conv', 'layer'])
+def test_what_is_measured_is_made_on_the_default_device(make):
+    simulated = pytest.importorskip('tests.simulated_gpu', exc_type=ImportError)
+    with (torch.random.fork_rng(devices=[]), torch.no_grad(), simulated.simulated_gpu(),
+          default_device(simulated.CUDA)):
+        assert {x.device for x in make()} == {simulated.CUDA}
 
 
 def where_tensors_are_made() -> str:
