@@ -1,6 +1,9 @@
 """Fixtures of the tests of all commands."""
 
+from pathlib import Path
+
 import pytest
+from matplotlib.figure import Figure
 
 
 @pytest.fixture
@@ -14,3 +17,13 @@ def error_line(capsys):
         assert len(lines) == 1
         return lines[0]
     return run
+
+
+def save_no_picture(figure, target, **_):
+    target.write(b'PNG') if hasattr(target, 'write') else Path(target).write_bytes(b'PNG')
+
+
+@pytest.fixture
+def pictures_of_no_work(monkeypatch):
+    """Nobody looks at the pictures of a test, which take most of its time."""
+    monkeypatch.setattr(Figure, 'savefig', save_no_picture)

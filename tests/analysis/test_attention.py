@@ -44,8 +44,6 @@ def rows_of(matrix):
     return dense / np.where(total > 0, total, 1)
 
 
-# Rank ################################################################################
-
 @matrices
 def test_singular_values_and_ranks_follow_their_definitions(name):
     dense, result = rows_of(MATRICES[name]), attention(MATRICES[name])
@@ -89,8 +87,6 @@ def test_two_singular_values_of_a_large_matrix(matrix, monkeypatch):
     assert result.effective_rank is None
 
 
-# Capacity ############################################################################
-
 def joined(matrix):
     """Return the graph that joins queries to keys, without nodes that have no edge."""
     dense = rows_of(matrix)
@@ -120,14 +116,6 @@ def test_the_bipartite_cheeger_number_is_the_least_conductance(name):
     assert result.transport_gap == pytest.approx(np.linalg.eigvalsh(matrix)[1], abs=1e-12)
 
 
-@pytest.mark.parametrize('n', range(2, 11))
-def test_uniform_causal_attention_has_a_floor(n):
-    """Self-Attention as Transport: at least 1/5 at every length."""
-    assert attention(graph_of_pattern('Causal()', n)).phi >= 1 / 5
-
-
-# Direction ###########################################################################
-
 @matrices
 def test_asymmetry_follows_its_definition(name):
     matrix = MATRICES[name]
@@ -153,7 +141,7 @@ def test_only_the_shares_tell_a_matrix_from_its_transpose():
     assert attention(graph_of_pattern('Causal()', 9)).to_later == 0
 
 
-@pytest.mark.parametrize('seed', range(5))
+@pytest.mark.parametrize('seed', range(2))
 def test_the_directed_laplacian_is_that_of_networkx(seed):
     matrix = weighted(seed=seed)
     graph = nx.from_scipy_sparse_array(matrix, create_using=nx.DiGraph)  # from query to key
@@ -169,15 +157,12 @@ def test_the_directed_laplacian_is_that_of_networkx(seed):
 
 
 @pytest.mark.parametrize('graph, options, message', [
-    (nx.DiGraph([(0, 1), (1, 2)]), {}, r'strongly connected .*\(got 3 .*pass teleport=0.1'),
-    (nx.empty_graph(2), {}, 'strongly connected'), (rectangle(), {}, 'as many keys as queries'),
-    (nx.empty_graph(0), {}, 'at least one'), (nx.path_graph(3), {'teleport': 2.}, r'in \(0, 1\]'),
-    (graph_of_pattern('SlidingWindow(1)', 4097), {'teleport': 0.1}, r'at most 4096 .*\(got 4097\)'),
-])
+    (nx.DiGraph([(0, 1), (1, 2)]), {}, 'got 3 .*teleport=0.1'), (rectangle(), {}, 'keys'),
+    (nx.empty_graph(0), {}, 'at least one'), (nx.path_graph(3), {'teleport': 2.}, 'teleport'),
+    (graph_of_pattern('SlidingWindow(1)', 4097), {'teleport': 0.1}, 'got 4097')])
 def test_what_has_no_directed_laplacian(graph, options, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=message):
         directed_laplacian(graph, **options)
-    assert '\n' not in str(error.value)
 
 
 def test_stationary_probabilities_that_are_lost_are_refused(monkeypatch):
@@ -188,8 +173,6 @@ def test_stationary_probabilities_that_are_lost_are_refused(monkeypatch):
         directed_laplacian(sp.csr_array((weight, (source, target))), weights=True)
 
 
-# Models ##############################################################################
-
 LENGTHS = 5, 9, 1
 SOURCES = {
     'pattern': lambda: 'SlidingWindow(2)', 'block model': lambda: BlockModelSource(
@@ -198,8 +181,9 @@ SOURCES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('options', [{}, {'share_source': True}, {'positions': 'rotary'}])
-@pytest.mark.parametrize('name', SOURCES)
+@pytest.mark.parametrize('name, options', [
+    *((name, {}) for name in SOURCES), ('learned', {'share_source': True}),
+    ('block model', {'positions': 'rotary'})])
 def test_weights_of_a_model_give_its_outputs(name, options):
     torch.manual_seed(0)
     model = SequenceClassifier(Encoder(SOURCES[name](), num_tokens=10, max_length=9, channels=16,
@@ -225,16 +209,6 @@ def test_weights_of_a_model_give_its_outputs(name, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['no edges', 'wide'])
-def test_every_figure_can_be_saved(name, tmp_path):
-    draw({name: [attention(MATRICES[name])]}).savefig(tmp_path / 'a.png')
-    assert (tmp_path / 'a.png').stat().st_size > 0
-
-
-# Figure ##############################################################################
-
-
-@pytest.mark.slow
 def test_draws_samples_and_matrices_without_a_capacity():
     figure = draw({'samples': [attention(weighted(seed=seed)) for seed in range(3)],
                    'wide': [attention(rectangle(3, 5))], 'one': [attention(MATRICES['one'])],
@@ -244,3 +218,5 @@ def test_draws_samples_and_matrices_without_a_capacity():
         'samples', 'wide', 'one', 'no edges']
     assert len(values.get_lines()) == 5 and len(plane.get_lines()) == 2
     assert len(draw({str(n): [attention(weighted())] for n in range(12)}).axes) == 3
+    *_, plane = draw({'no edges': [attention(MATRICES['no edges'])]}).axes
+    assert not plane.has_data() and plane.get_xlim()[0] > 0

@@ -11,7 +11,6 @@ import torch
 
 from analysis.certificate import MAX_PATH_TOKENS, certificate, graphs_of_heads, read_ids
 from analysis.commands import COMMANDS
-from analysis.expander import expander
 from analysis.hamiltonian import HamiltonianPath
 from analysis.spectrum import spectrum
 from graphattn import BipartiteGraph
@@ -42,14 +41,10 @@ def test_reach_is_that_of_products_of_masks(layers, pairs):
     assert found.num_layers == 2 and found.num_heads == 4
 
 
-def test_spectrum_expander_and_certificate_have_one_gap():
+def test_the_gap_is_that_of_the_spectrum():
     graph = SlidingWindow(2).build(20) | RandomKeys(1).build(20, seed=0)
     gap, = certificate([[graph]]).gap_of_head
     assert gap == pytest.approx(spectrum(graph).lambda_2, abs=1e-12)
-    assert gap == pytest.approx(expander(graph).lambda_2, abs=1e-12)
-
-
-# Universality ########################################################################
 
 
 def shuffled(graph):
@@ -98,16 +93,13 @@ def test_a_search_without_an_answer_is_not_decided(monkeypatch):
         certificate([[Full().build(9)]], time_limit=0.)
 
 
-@pytest.mark.parametrize('layers, error, match', [
-    ([], ValueError, "'layers' must.*least.*got none"), ([[]], ValueError, "'layers' must.*none"),
-    ([[Full().build(3)], [Full().build(4)]], ValueError, r'tokens,.*most 4096 \(got 3,'),
-    ([[Full().build(3, 4)]], ValueError, "'graph' must have as many keys as queries")])
-def test_what_is_refused(layers, error, match):
-    with pytest.raises(error, match=match):
+@pytest.mark.parametrize('layers, match', [
+    ([], "'layers' must"), ([[]], "'layers' must"),
+    ([[Full().build(3)], [Full().build(4)]], "'layers' .*got 3,"),
+    ([[Full().build(3, 4)]], "'graph' must")])
+def test_what_is_refused(layers, match):
+    with pytest.raises(ValueError, match=match):
         certificate(layers)
-
-
-# The command #########################################################################
 
 
 @pytest.fixture

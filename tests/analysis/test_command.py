@@ -152,7 +152,7 @@ def test_a_pattern_of_a_trained_model_is_one_graph_of_each_layer(runs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('run, question', [
-    ('sampled', 'spectrum'), ('fixed', 'attention'), ('sampled', 'expander')])
+    ('sampled', 'spectrum'), ('fixed', 'attention')])
 def test_attention_of_a_trained_model(runs, run, question, tmp_path, capsys):
     matrices = attention_matrices(runs / run, example=3, samples=2, seed=1)
     assert list(matrices) == [f'layer 0, head {head}' for head in range(4)]
@@ -170,11 +170,9 @@ def test_attention_of_a_trained_model(runs, run, question, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_examples_at_the_end_of_a_test_set(runs, error_line):
+def test_examples_at_the_end_of_a_test_set(runs):
     last = attention_matrices(runs / 'fixed', example=358, samples=8)
     assert [len(samples) for samples in last.values()] == [2] * 4
-    assert 'from 0 to 359, the examples ' in error_line(main_of('spectrum'), [
-        '--checkpoint', str(runs / 'fixed'), '--weights', '--example', '360'])
 
 
 @pytest.mark.slow
@@ -243,14 +241,13 @@ def test_an_answer_is_printed_saved_and_drawn(question, options, printed, holds,
 
 
 @pytest.mark.parametrize('question, arguments, message', [
-    ('spectrum', '--pattern Full() --n 5000', '--extremes 6'),
+    ('spectrum', '--pattern SlidingWindow(1) --n 5000', '--extremes 6'),
     ('diffusion', '--n 2049', 'spectra=False'),
     ('diffusion', '--hops 0', "'hops' must be at least 1 (got 0)"),
     ('mixing', '--epsilon 2', "'epsilon' must be in (0, 1] (got 2.0)"),
     ('mixing', '--steps 0', "'steps' must be at least 1 (got 0)"),
     ('communication', '--n 8 --processes [9]', "'processes' must be at most 8 (got 9)"),
     ('communication', '--processes []', "'processes' must contain at least one"),
-    ('communication', '--bandwidth 0', "'bandwidth' must be positive (got 0"),
     ('communication', '--heads 0', "'heads' must be at least 1"),
     ('hamiltonian', '--time_limit 0', "'time_limit' must be positive"),
     ('hamiltonian', '--time_limit soon', 'soon'),

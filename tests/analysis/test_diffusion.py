@@ -52,20 +52,12 @@ def polynomial(attention, coefficients):
                for power, coefficient in enumerate(coefficients))
 
 
-# The operator ########################################################################
-
-
-@pytest.mark.parametrize('hops', [0, 1, 2, 5, 8])
+@pytest.mark.parametrize('hops', [0, 1, 5])
 @pytest.mark.parametrize('name', GRAPHS)
 def test_recursion_is_the_series_with_its_last_weight(name, hops):
     attention = uniform_attention(GRAPHS[name])
     expected = polynomial(attention.toarray(), weights(0.1, hops))
     assert np.allclose(operator(attention, hops, 0.1), expected, atol=1e-14)
-
-
-def test_weights_at_five_hops():
-    assert np.allclose(weights(0.1, 5), [0.1, 0.09, 0.081, 0.0729, 0.06561, 0.59049])
-    assert operator(uniform_attention(DIRECTED['random keys']), 5, 0.1).sum() == pytest.approx(40)
 
 
 @pytest.mark.parametrize('name', ['window', 'random keys', 'queries without keys'])
@@ -80,7 +72,7 @@ def test_operator_is_what_the_library_diffuses_by(name):
     assert np.allclose(operator(attention, 5, 0.2), expected.numpy(), atol=1e-12)
 
 
-@pytest.mark.parametrize('teleport', [0.05, 0.5, 1.])
+@pytest.mark.parametrize('teleport', [0.05, 1.])
 @pytest.mark.parametrize('name', GRAPHS)
 def test_distance_to_the_resolvent(name, teleport):
     result = diffusion(GRAPHS[name], hops=6, teleport=teleport)
@@ -95,20 +87,16 @@ def test_distance_to_the_resolvent(name, teleport):
     assert result.distance_at_last == result.distance[-1]
 
 
-@pytest.mark.slow
 def test_bound_on_the_distance_is_nearly_reached():
     """Nothing ever mixes on a long directed cycle, which moves all mass."""
     result = diffusion(nx.cycle_graph(200, create_using=nx.DiGraph), hops=8)
     assert np.allclose(result.distance, result.distance_bound, rtol=1e-8)
 
 
-# Proposition 5 #######################################################################
-
-
-@pytest.mark.parametrize('teleport', [0.1, 0.4])
 @pytest.mark.parametrize('name', SYMMETRIC)
-def test_proposition_5_on_symmetric_graphs(name, teleport):
+def test_proposition_5_on_symmetric_graphs(name):
     """Same eigenvectors; eigenvalues by Eq. S.10, real and in order."""
+    teleport = 0.1
     attention = uniform_attention(SYMMETRIC[name])
     degree = np.diff(attention.indptr)
     root = np.sqrt(degree)
@@ -153,42 +141,11 @@ def test_counter_example_on_a_directed_graph():
     expected = np.array([0, 1 - 1j, 1 + 1j, 2, 1, 1, 1, 1])
     assert np.allclose(np.sort_complex(laplacian), np.sort_complex(expected), atol=1e-7)
 
-    at_two, at_one = np.abs(laplacian - 2).argmin(), np.abs(laplacian - 1).argmin()
+    at_two = np.abs(laplacian - 2).argmin()
     after = 1 - result.response
     assert after[at_two] == pytest.approx(1.5068, abs=5e-5)
     limit = 1 - ppr_response(result.eigenvalue, 0.1)
     assert limit[at_two] == pytest.approx(1.8 / 1.9) and round(1.8 / 1.9, 3) == 0.947
-    # The high frequency passes five times as much as the middle one; in the limit, half as much.
-    passed, passed_in_the_limit = np.abs(1 - after), np.abs(1 - limit)
-    assert passed[at_two] > 5 * passed[at_one]
-    assert passed_in_the_limit[at_two] < 0.6 * passed_in_the_limit[at_one]
-    assert result.response_error >= (after - limit)[at_two].real - 1e-9
-
-    # Values along that eigenvector keep half of their size, where the limit keeps a twentieth.
-    alternating = (-1.) ** PAIR.numpy()
-    operator_ = operator(uniform_attention(DIRECTED['cycle of pairs']), 5, 0.1)
-    assert np.allclose(operator_ @ alternating, -0.50678 * alternating, atol=1e-5)
-
-
-def test_five_hops_are_no_low_pass_filter_and_the_limit_is_one():
-    laplacian = np.linspace(0, 2, 401)
-    damping = np.abs(ppr_response(1 - laplacian, 0.1, 5))
-    assert damping[-1] > 5 * damping.min() and (np.diff(damping) > 0).any()
-    limit = ppr_response(1 - laplacian, 0.1)
-    assert (np.diff(limit) < 0).all()
-    assert np.allclose(ppr_response(1 - laplacian, 0.1, 400), limit, atol=1e-15)
-    error = np.abs(ppr_response(1 - laplacian, 0.1, 5) - limit)
-    assert (error <= 0.9**6 * 2 / 1.9 + 1e-12).all()
-
-
-def test_responses_of_real_and_imaginary_eigenvalues():
-    laplacian = np.linspace(0, 2, 11)
-    assert np.allclose(heat_response(1 - laplacian, 2.), np.exp(-2 * laplacian))
-    assert np.allclose(heat_response(1j, 2.), np.exp(-2 * (1 - 1j)))
-    assert np.allclose(ppr_response(1j, 0.1, 2), -0.81 + 0.09j + 0.1)
-
-
-# Receptive fields ####################################################################
 
 
 @pytest.mark.parametrize('name', GRAPHS)
@@ -197,15 +154,6 @@ def test_receptive_field_is_that_of_boolean_powers(name):
     step = (mask | np.eye(len(mask), dtype=bool)).astype(float)
     expected = [(np.linalg.matrix_power(step, hop) > 0).sum(axis=1) for hop in range(7)]
     assert np.array_equal(receptive_field(GRAPHS[name], hops=6), expected)
-
-
-def test_causal_hops_stay_causal_and_global_tokens_leak():
-    causal = parse('(SlidingWindow(2) | GlobalTokens(1)) & Causal()').build(30)
-    assert (receptive_field(causal, hops=8) <= np.arange(1, 31)).all()
-    assert diffusion(causal, hops=30).hops_to_reach_all is None
-    one_edge_back = parse('(SlidingWindow(2) & Causal()) | GlobalTokens(1)').build(30)
-    field = receptive_field(one_edge_back, hops=2)
-    assert field[1, 1] == 2 and (field[2] == 30).all()
 
 
 @pytest.mark.slow
@@ -219,21 +167,12 @@ def test_large_graph_has_receptive_fields_alone():
     assert len(draw({'window': [result]}).axes) == 2
 
 
-# Bad input ###########################################################################
-
-
-@pytest.mark.parametrize('options, error, message', [
-    ({'hops': 0}, ValueError, r"'hops' must be at least 1 \(got 0\)"),
-    ({'hops': 2.}, TypeError, r"'hops' must be an int \(got float\)"),
-    ({'teleport': 0.}, ValueError, r"'teleport' must be in \(0, 1\] \(got 0.0\)"),
-    ({'time': -1.}, ValueError, r"'time' must be positive \(got -1.0\)"),
-    ({'time': math.inf}, ValueError, r"'time' must be positive \(got inf\)"),
-    ({'time': '1'}, TypeError, r"'time' must be a number \(got str\)"),
-    ({'queries': 0}, ValueError, r"'queries' must be at least 1 \(got 0\)"),
-    ({'queries_seed': -1}, ValueError, r"'queries_seed' must be at least 0 \(got -1\)"),
-])
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize('options, error', [
+    ({'hops': 0}, ValueError), ({'hops': 2.}, TypeError), ({'teleport': 0.}, ValueError),
+    ({'time': -1.}, ValueError), ({'time': math.inf}, ValueError), ({'time': '1'}, TypeError),
+    ({'queries': 0}, ValueError), ({'queries_seed': -1}, ValueError)])
+def test_bad_options(options, error):
+    with pytest.raises(error, match=f"'{[*options][0]}' must be"):
         diffusion(GRAPHS['window'], **options)
 
 

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+import torch
+from torch_geometric.data import Data
 
 from analysis.graph_files import read_graph_file
 
 OWL = 'http://o/owl#'
 TRIANGLE, TRIANGLE_LINES = '0>1 1>2 2>0', '0 1\n1 2\n2 0\n'
-HEADERS = ['Source,Destination', 'id_1,id_2', 'src,dst', 'u,v', 'from,to', 'FromNodeId,ToNodeId',
-           'node_1,node_2', 'Person A,Person B', 'start,end', 'a,b']
+HEADERS = ['Source,Destination', 'id_1,id_2', 'src,dst', 'FromNodeId,ToNodeId', 'Person A,Person B',
+           'start,end', 'a,b']
 LABELS = {0: 'a\xa0b', 1: 'c\u3000d', 2: 'e\u200df', 3: 'g\nh'}
 
 
@@ -48,6 +50,10 @@ def write(path, content):
 def by(writer, graph, **options):
     """A file that networkx writes."""
     return lambda path: writer(graph, path, **options)
+
+
+def by_numpy(writer, *arrays, **named):
+    return lambda path: writer(path, *arrays, **named)
 
 
 def packed(content):
@@ -92,6 +98,7 @@ def weighted():
 
 
 CYCLE = nx.cycle_graph(6)
+PAIRS = np.array([[0, 1, 1], [1, 0, 2]])
 METIS = '4 4\n2 4\n1 3\n2 4\n3 1\n'
 GML = ('graph [ node [ id 0 ] node [ id 1 ] node [ id 2 ] edge [ source 0 target 1 ]\n'
        'edge [ source 1 target 0 ] edge [ source 1 target 2 ] ]\n')
@@ -102,7 +109,7 @@ FORMS = [
     # A mark of comments inside names.
     *(Form(f'hash.{ending}', f'{OWL}A{mark}{OWL}B\n{OWL}B{mark}{OWL}C\n',
            f'{OWL}A>{OWL}B {OWL}B>{OWL}C', ('no header', 'names')) for ending, mark in
-      (('txt', ' '), ('txt', '\t'), ('tsv', '\t'), ('csv', ','), ('edges', ' '))),
+      (('txt', ' '), ('tsv', '\t'), ('csv', ','))),
     Form('tags.csv', '#love,#peace\n#peace,#war\n', '#love>#peace #peace>#war',
          ('3 names begin with # or %',)),
     Form('quoted.csv', 'source,target\n"#love",a\na,"#b"\n', '#love>a a>#b', ("header 'source",)),
@@ -137,7 +144,8 @@ FORMS = [
     *(Form('header.csv', f'{header}\n0,1\n1,2\n2,0\n', TRIANGLE,
            (f'header {header.replace(",", " ")!r}', '3 nodes', '3 edges')) for header in HEADERS),
     *(Form('header.csv', f'{header}\nAnn,Bo\nBo,Cid\n', 'Ann>Bo Bo>Cid', ('header', '3 nodes'))
-      for header in HEADERS[:7]),
+      for header in HEADERS[:4]),
+    Form('header.tsv', 'from\tto\r\n# a comment\r\n0\t1\r\n1\t2\r\n2\t0\r\n', TRIANGLE),
     Form('letters.txt', 'u v\nv w\nw u\n', 'u>v v>w w>u', ('no header',)),
     Form('odd.csv', 'person,friend\nAnn,Bo\nBo,Cid\n', 'person>friend Ann>Bo Bo>Cid',
          ('no header', "the first line, 'person friend', shares no node", '--header true')),
@@ -183,6 +191,14 @@ FORMS = [
     Form('a.g6', by(nx.write_graph6, CYCLE), SIX, ('graph6', '6 edges')),
     Form('a.s6', by(nx.write_sparse6, CYCLE), SIX, ('sparse6',)),
     Form('a.gexf', by(nx.write_gexf, nx.relabel_nodes(CYCLE, str)), SIX, ('GEXF', 'undirected')),
+    # Arrays, whose rows are queries.
+    Form('a.npy', by_numpy(np.save, np.eye(3)[[2, 0, 1]]), TRIANGLE, ('no weights',)),
+    Form('a.npy', by_numpy(np.save, -0.5 * np.eye(3)[[2, 0, 1]]), TRIANGLE, ('weights (ignored',)),
+    Form('a.npz', by_numpy(np.savez, adjacency=np.eye(3)[[2, 0, 1]] > 0), TRIANGLE),
+    Form('a.npz', by_numpy(sp.save_npz, sp.csr_array(2 * np.eye(3)[[2, 0, 1]])), TRIANGLE,
+         ('weights (ignored',)),
+    Form('a.npz', by_numpy(np.savez, edge_index=[[0, 1, 2], [1, 2, 0]], num_nodes=4), TRIANGLE,
+         ('1 isolated',), 1),
     # XML and GML.
     *(Form(name, content, 'Zo\xeb>Ann', ('GraphML', 'directed')) for name, content in (
         ('latin.graphml', graphml('ISO-8859-1')), ('wide.graphml', graphml('UTF-16')),
@@ -222,7 +238,7 @@ REFUSED = [
     ('a.txt', 'digraph G {\n a -> b;\n}', ('DOT',)),
     ('a.csv', '<!DOCTYPE html>\n<html>', ('HTML',)), ('a.txt', 'DL n=3\ndata:\n', ('UCINET',)),
     ('a.csv', b'PK\x03\x04\x14', ('Excel',)), ('a.csv', 'a,b\n'.encode('utf-16'), ('UTF-8',)),
-    ('a.txt', '1 2\n-1 3\n', ('line 2',)),
+    ('a.txt', '1 2\n-1 3\n', ('line 2',)), ('a.txt', '-1 2', ('line 1',)),
     ('a.net', '*Vertices 2\n*Matrix\n0 1\n1 0\n', ('line 2', '*Arcs')),
     ('a.net', '*Vertices 2\n*Arcslist\n1 2\n', ('line 2', '*Arcs')),
     ('a.net', '*Vertices 2\n1 "a"\n*Edges\n1 3\n', ('line 4', 'from 1 to 2')),
@@ -231,6 +247,29 @@ REFUSED = [
     ('a.mtx', '%%MatrixMarket matrix coordinate real general\n99999999 3 1\n1 1 1\n', ('nodes',)),
     ('a.g6', 'Bw\nBw\n', ('2 graphs',)),
     ('a.graphml', graphml('utf-8').replace(b'</graph>', b'</graph><graph/>'), ('several graphs',)),
+    ('a.graphml', '<xml', ('line 1',)), ('a.gml', 'graph [\n node [ id ! ] ]', ('(2, 12)',)),
+    ('a.gml', 'graph [' * 2000, ('recursion',)), ('a.csv.gz', '0,1', ('gzip',)),
+    ('a.txt', '', ('no edges',)), ('a.csv', 'source,target\n', ('no edges',)),
+    ('a.csv', '0,1\n\n0,1,2,3\n', ('line 3',)), ('a.csv', '0,1,nan\n', ('line 1',)),
+    ('a.csv', 'Ann,Bo,heavy\n', ('line 1',)), ('a.csv', 'Ann,\n', ('ends with commas',)),
+    ('a.csv', 'Ann,\x1b[2J\n', ('cannot be printed',)), ('a.json', '{"nodes": []}', ('GraphML',)),
+    # Arrays that are no adjacency.
+    ('a.npz', b'PK nothing', ('not a zip file',)), ('a.npy', b'\x93NUMPY', ('a.npy',)),
+    ('a.npz', by_numpy(np.savez, edge_index=PAIRS.T), ('edge_index must be integers',)),
+    ('a.npz', by_numpy(np.savez, edge_index=PAIRS * 1.), ('edge_index must be integers',)),
+    ('a.npz', by_numpy(np.savez, edge_index=PAIRS, num_nodes=2), ('nodes from 0 to 1',)),
+    ('a.npz', by_numpy(np.savez, edge_index=-PAIRS), ('nodes from 0 to',)),
+    ('a.npz', by_numpy(np.savez, edges=PAIRS), ('edges may be a list of edges',)),
+    ('a.npy', by_numpy(np.save, PAIRS.T), ('a.npy may be a list of edges',)),
+    ('a.npy', by_numpy(np.save, np.array([['a']])), ('must be a numeric array',)),
+    ('a.npy', by_numpy(np.save, np.ones(3)), ('shape (3,)',)),
+    ('a.npy', by_numpy(np.save, np.array([[np.nan]])), ('infinite',)),
+    ('a.npy', by_numpy(np.save, np.array([[-np.inf, 0]])), ('additive mask',)),
+    ('a.npy', by_numpy(np.save, np.array([[{}]])), ('Python objects',)),
+    ('a.npy', by_numpy(np.save, np.zeros((0, 2, 2))), ()),
+    ('a.pt', lambda path: torch.save(Data(edge_index=torch.from_numpy(PAIRS)), path),
+     ('np.savez',)),
+    ('a.mat', lambda path: scipy.io.savemat(path, {'a': PAIRS}), ('save_npz',)),
 ]
 
 

@@ -13,7 +13,7 @@ import torch
 from analysis import hamiltonian
 from analysis.commands import COMMANDS
 from analysis.graphs import as_graph
-from analysis.hamiltonian import OBSTACLES, hamiltonian_path, rotate_and_extend, solve
+from analysis.hamiltonian import hamiltonian_path, rotate_and_extend, solve
 from graphattn import BipartiteGraph
 from graphattn.patterns import RandomKeys, SlidingWindow, Star
 
@@ -67,22 +67,14 @@ def has_path(mask):
     return ends[-1] != 0
 
 
-# Known graphs ####################################################################################
-
 @pytest.mark.slow
 @pytest.mark.parametrize('graph, path, cycle', [
-    (nx.petersen_graph(), True, False),
-    (nx.tutte_graph(), True, False),
-    (nx.dodecahedral_graph(), True, True),
-    (nx.hypercube_graph(4), True, True),
-    (nx.hypercube_graph(6), True, True),
+    (nx.petersen_graph(), True, False), (nx.tutte_graph(), True, False),
+    (nx.dodecahedral_graph(), True, True), (nx.hypercube_graph(4), True, True),
     (nx.grid_2d_graph(6, 7), True, True),
     (nx.grid_2d_graph(7, 9), True, False),  # an odd number of tokens, in two colours
-    (nx.cycle_graph(9), True, True),
-    (nx.path_graph(9), True, False),
-    (nx.star_graph(2), True, False),
-    (nx.star_graph(5), False, False),
-    (two_colours(5, 6), True, False),
+    (nx.cycle_graph(9), True, True), (nx.path_graph(9), True, False),
+    (nx.star_graph(5), False, False), (two_colours(5, 6), True, False),
     (two_colours(5, 7), False, False),
 ], ids=str)
 def test_known_graphs(graph, path, cycle):
@@ -90,29 +82,6 @@ def test_known_graphs(graph, path, cycle):
     assert answer(graph, directed=False) is path
     assert answer(with_split_token(graph)) is cycle
 
-
-@pytest.mark.parametrize('n', [2, 3, 7, 40])
-@pytest.mark.parametrize('seed', range(3))
-def test_every_tournament_has_a_path(n, seed):
-    rng = np.random.default_rng(seed)
-    upper = np.triu(rng.random((n, n)) < 0.5, 1)
-    mask = upper | np.tril(~upper.T, -1)
-    assert answer(torch.from_numpy(mask)) is True
-
-
-@pytest.mark.parametrize('seed', range(20))
-def test_ore(seed):
-    """Two cliques that share tokens, in a random order: degree sums of exactly n - 1."""
-    rng = np.random.default_rng(seed)
-    sizes = rng.integers(3, 12, 2)
-    mask = np.zeros((sizes.sum() - 1,) * 2, dtype=bool)
-    mask[:sizes[0], :sizes[0]] = mask[sizes[0] - 1:, sizes[0] - 1:] = True
-    order = rng.permutation(len(mask))
-    mask = mask[order][:, order]
-    assert answer(torch.from_numpy(mask)) is True
-
-
-# Obstacles #######################################################################################
 
 def three_hanging_triangles():
     """A triangle with a triangle on a stalk at each of its tokens."""
@@ -141,36 +110,6 @@ def test_certificates_against_a_path(graph, method, reason):
     mask = as_graph(graph).to_mask().tolist()
     assert len(mask) > 12 or not has_path(mask)
 
-
-def test_clusters_joined_by_too_few_relays():
-    """5 clusters and 3 relays: without the relays 5 parts remain, a path would leave 4."""
-    def clusters_and_relays(clusters, relays):
-        graph = nx.disjoint_union_all([nx.complete_graph(6)] * clusters)
-        tokens = list(graph)
-        graph.add_edges_from((('relay', r), token) for r in range(relays) for token in tokens)
-        return graph
-
-    result = hamiltonian_path(clusters_and_relays(5, 3))
-    assert (result.exists, result.method) == (False, 'removal of tokens')
-    assert '5 components; a path would leave 4' in result.reason
-    assert answer(clusters_and_relays(5, 4)) is True
-
-
-@pytest.mark.slow
-def test_no_obstacle_is_seen_where_there_is_a_path():
-    """A path in a random order and edges at random: every certificate against it must fail."""
-    rng = np.random.default_rng(0)
-    for _ in range(150):
-        n = int(rng.integers(2, 30))
-        path = rng.permutation(n)
-        mask = rng.random((n, n)) < rng.choice([0, 0.02, 0.1])
-        mask[path[1:], path[:-1]] = True
-        for directed in (True, False):
-            links = hamiltonian._links(BipartiteGraph.from_mask(torch.from_numpy(mask)), directed)
-            assert [find(links) for find in OBSTACLES.values()] == [None] * 4
-
-
-# Brute force #####################################################################################
 
 @pytest.mark.slow
 @pytest.mark.parametrize('directed', [True, False])
@@ -204,13 +143,9 @@ def test_search_alone_against_brute_force():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('directed', [True, False])
-@pytest.mark.parametrize('seed', [0, 1, 3])  # seed 2 takes 17 s
-def test_twelve_keys_each(directed, seed):
-    graph = RandomKeys(12).build(1024, seed=seed)
-    assert answer(graph, directed, seed=seed) is True
-
-
-# Size, time, seed ################################################################################
+def test_twelve_keys_each(directed):
+    graph = RandomKeys(12).build(1024, seed=0)
+    assert answer(graph, directed, seed=0) is True
 
 
 @pytest.mark.slow
@@ -248,20 +183,12 @@ def test_a_wrong_witness_is_never_returned(monkeypatch, wrong):
         hamiltonian_path(chain)
 
 
-# Input and command ###############################################################################
-
-@pytest.mark.parametrize('options, error, message', [
-    ({'time_limit': 0}, ValueError, r"'time_limit' must be positive.*\(got 0\)"),
-    ({'time_limit': -1.}, ValueError, r"'time_limit' .*\(got -1.0\)"),
-    ({'time_limit': float('nan')}, ValueError, "'time_limit'"),
-    ({'time_limit': float('inf')}, ValueError, "'time_limit'"),
-    ({'time_limit': '3'}, TypeError, r"'time_limit' .*\(got str\)"),
-    ({'directed': 1}, TypeError, "'directed' must be a bool"),
-    ({'seed': -1}, ValueError, "'seed' must.*got -1"),
-    ({'seed': 0.5}, TypeError, "'seed' must be an int"),
-])
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize('options, error', [
+    ({'time_limit': 0}, ValueError), ({'time_limit': float('nan')}, ValueError),
+    ({'time_limit': float('inf')}, ValueError), ({'time_limit': '3'}, TypeError),
+    ({'directed': 1}, TypeError), ({'seed': -1}, ValueError), ({'seed': 0.5}, TypeError)])
+def test_bad_options(options, error):
+    with pytest.raises(error, match=f"'{[*options][0]}' must"):
         hamiltonian_path(nx.path_graph(3), **options)
 
 

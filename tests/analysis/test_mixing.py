@@ -6,6 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import ArpackNoConvergence
 
 from analysis import walk as walks
 from analysis.mixing import mixing
@@ -53,8 +54,8 @@ def distances_by_powers(walk, stationary, steps):
     return np.array([np.abs(power - stationary).sum(axis=1).max() / 2 for power in powers])
 
 
-@pytest.mark.parametrize('lazy', [False, True])
-@pytest.mark.parametrize('name', [*REVERSIBLE, *DIRECTED])
+@pytest.mark.parametrize('name, lazy', [*((name, False) for name in REVERSIBLE | DIRECTED),
+                                        ('path with loops', True), ('random keys', True)])
 def test_distance_is_that_of_matrix_powers_and_below_the_bound(name, lazy):
     graph = (REVERSIBLE | DIRECTED)[name]
     result = mixing(graph, steps=30, lazy=lazy)
@@ -69,24 +70,6 @@ def test_distance_is_that_of_matrix_powers_and_below_the_bound(name, lazy):
     assert result.beta <= result.sigma + 1e-9
     # An eigenfunction orthogonal to constants keeps the walk away: Levin and Peres, Eq. 12.15.
     assert (result.distance >= result.beta ** np.arange(len(result.distance)) / 2 - 1e-11).all()
-
-
-@pytest.mark.parametrize('name, beta', [
-    ('complete', 1 / 6), ('odd cycle', math.cos(math.pi / 9)),
-    ('cycle with loops', (1 + 2 * math.cos(math.pi / 4)) / 3),
-    ('hypercube with loops', 3 / 5), ('petersen', 2 / 3),
-])
-def test_closed_forms_of_beta(name, beta):
-    assert mixing(REVERSIBLE[name]).beta == pytest.approx(beta, abs=1e-12)
-
-
-@pytest.mark.parametrize('name', ['complete', 'odd cycle', 'petersen', 'regular'])
-def test_theorem_3_on_regular_graphs(name):
-    """The l1 distance is at most sqrt(n) beta^t: half of it is total variation."""
-    result = mixing(REVERSIBLE[name], steps=60)
-    theorem = math.sqrt(result.num_tokens) * result.beta ** np.arange(len(result.distance))
-    assert (2 * result.distance <= theorem + ROUNDING).all()
-    assert (2 * result.bound <= theorem + ROUNDING).all()
 
 
 def test_mixing_time_is_the_first_step_below_epsilon():
@@ -122,10 +105,8 @@ def few_lead_on(n):
     return mask
 
 
-@pytest.mark.parametrize('seed', range(4))
-@pytest.mark.parametrize('mask', [few_lead_on(40), few_lead_on(200),
-                                  walk_of(DIRECTED['random keys']) > 0,
-                                  walk_of(DIRECTED['one edge more than a cycle']) > 0])
+@pytest.mark.parametrize('seed', range(2))
+@pytest.mark.parametrize('mask', [few_lead_on(40), walk_of(DIRECTED['random keys']) > 0])
 def test_numbering_of_the_tokens_plays_no_part(mask, seed):
     order = np.random.default_rng(seed).permutation(len(mask))
     first, other = (mixing(torch.from_numpy(each)) for each in (mask, mask[np.ix_(order, order)]))
@@ -136,31 +117,15 @@ def test_numbering_of_the_tokens_plays_no_part(mask, seed):
         assert getattr(other, name) == getattr(first, name)
 
 
-def test_rare_tokens_in_closed_form():
-    """Each token that is no hub has a quarter of the one before; the last has three keys."""
-    stationary = mixing(torch.from_numpy(few_lead_on(300))).stationary
-    assert np.allclose(stationary[3:] / stationary[2:-1], 0.25, rtol=1e-12, atol=0)
-    assert stationary.min() < 1e-170
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('seed', range(2))
-def test_without_sigma_where_probabilities_underflow(seed):
-    order = np.random.default_rng(seed).permutation(540)
+def test_without_sigma_where_probabilities_underflow():
+    order = np.random.default_rng(0).permutation(540)
     result = mixing(torch.from_numpy(few_lead_on(540)[np.ix_(order, order)]), starts=2)
     assert 0 <= result.stationary.min() < 1e-300 and result.stationary.sum() == pytest.approx(1)
     assert result.sigma is None and result.mixing_time_bound is None and result.mixing_time == 1
 
 
-def test_without_sigma_where_an_iteration_gave_rounding_for_probabilities(monkeypatch):
-    monkeypatch.setattr(walks, 'MAX_DENSE', 10)
-    result = mixing(torch.from_numpy(few_lead_on(40)))
-    assert result.sigma is None and result.closed_classes == 1
-    rare = result.stationary < 1e-12
-    assert 15 < rare.sum() < 25 and not result.stationary[rare].any()
-
-
-@pytest.mark.parametrize('n', [7, 9, 11, 12])
+@pytest.mark.parametrize('n', [7, 12])
 def test_a_tie_with_epsilon_counts_as_mixed(n):
     """On a complete graph with loops a lazy walk halves its distance in each step, but for
     rounding."""
@@ -178,7 +143,7 @@ def test_one_token():
 # Restarts ############################################################################
 
 
-@pytest.mark.parametrize('teleport', [0.1, 0.5, 1.])
+@pytest.mark.parametrize('teleport', [0.1, 1.])
 @pytest.mark.parametrize('graph', [*REVERSIBLE.values(), *DIRECTED.values(), nx.cycle_graph(6),
                                    CYCLE])
 def test_restart_walk_goes_to_its_own_limit_geometrically(graph, teleport):
@@ -195,13 +160,6 @@ def test_restart_walk_goes_to_its_own_limit_geometrically(graph, teleport):
     assert result.restart_seed_mass >= teleport - ROUNDING
     apart = np.abs(limit - result.stationary).sum(axis=1).max() / 2
     assert result.restart_from_stationary == pytest.approx(apart, abs=1e-12)
-
-
-def test_restart_bound_is_reached():
-    """A walk that never returns to its seed nor to any token it has seen."""
-    path = nx.DiGraph([(i, i + 1) for i in range(39)])
-    result = mixing(path, steps=30)
-    assert np.allclose(result.restart_distance, result.restart_bound)
 
 
 # Size ################################################################################
@@ -260,8 +218,7 @@ def arrows(n, steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('base, n', [(2, 4), (2, 8), (2, 64), (2, 256), (2, 512), (2, 2048),
-                                     (2, 4096), (3, 9), (3, 81), (3, 243), (3, 2187), (5, 125)])
+@pytest.mark.parametrize('base, n', [(2, 4), (2, 256), (2, 2048), (3, 243), (5, 125)])
 def test_beta_of_shifts_is_0_or_not_known(base, n):
     """Each walk is anywhere alike after as many steps as digits: all other eigenvalues are 0, in
     Jordan blocks that rounding opens to a disc."""
@@ -270,42 +227,16 @@ def test_beta_of_shifts_is_0_or_not_known(base, n):
     assert beta is None or beta <= 1e-6
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('n', [5, 64, 301, 1100, 2000])
-@pytest.mark.parametrize('steps', [(0, 1), (1, 2, 4), (0, 1, -1, 3)])
-def test_beta_of_steps_on_a_circle_in_closed_form(n, steps):
-    moduli = np.sort(np.abs(np.exp(2j * np.pi * np.outer(np.arange(n), steps) / n).mean(axis=1)))
-    walk = uniform_attention(arrows(n, steps))
-    beta = walks.second_modulus(walk, np.zeros(n, dtype=int))
-    assert beta is None and n > 1024 or beta == pytest.approx(moduli[-2], abs=1e-6)
+def test_beta_is_not_known_where_nothing_converges(monkeypatch):
+    def fail(walk):
+        raise ArpackNoConvergence('No convergence', np.empty(0), np.empty((0, 0)))
+
+    monkeypatch.setattr(walks, '_MAX_GENERAL', 1)
+    monkeypatch.setattr(walks, '_second_pair', fail)
+    assert walks.second_modulus(uniform_attention(K4), np.zeros(4, dtype=int)) is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('expression', ['SlidingWindow(2) | RandomKeys(2)',
-                                        'diffuser(window=4, num_global=2, num_random=2)'])
-def test_beta_of_many_tokens_is_that_of_all_eigenvalues(expression, monkeypatch):
-    walk = uniform_attention(parse(expression).build(400, seed=1))
-    expected = walks.second_modulus(walk, np.zeros(400, dtype=int))
-    monkeypatch.setattr(walks, '_MAX_GENERAL', 10)
-    assert walks.second_modulus(walk, np.zeros(400, dtype=int)) == pytest.approx(expected, abs=1e-6)
-
-
-TELEPORTS = [1., 0.5, 1e-3, 1e-5, 1e-9, 1e-14, 1e-300]
-
-
-@pytest.mark.parametrize('teleport', TELEPORTS)
-@pytest.mark.parametrize('n', [3, 8, 31, 200])
-def test_limits_on_a_cycle_in_closed_form(n, teleport):
-    """They fall by a constant factor in both directions, for which see a random walk that dies."""
-    walk = uniform_attention(nx.cycle_graph(n))
-    limits_ = walks.restart_limits(walk, np.arange(n), teleport, np.full(n, 1 / n))
-    keeps = 1 - teleport
-    factor = keeps / (1 + math.sqrt((2 - teleport) * teleport))
-    steps = np.arange(n)
-    shape = factor**steps + factor ** (n - steps)
-    expected = (shape / shape.sum())[(steps[:, None] - steps) % n]
-    assert np.allclose(limits_, expected, rtol=1e-11, atol=1e-300)
-    assert np.allclose(limits_.sum(axis=0), 1, atol=1e-12)
+TELEPORTS = [1., 1e-3, 1e-9, 1e-300]
 
 
 @pytest.mark.parametrize('teleport', TELEPORTS)
@@ -330,18 +261,12 @@ def test_limits_of_many_tokens_are_right_or_refused(name, is_fast, teleport, mon
         assert np.allclose(found.sum(axis=0), 1, atol=1e-9)
 
 
-@pytest.mark.parametrize('options, error, message', [
-    ({'epsilon': 0.}, ValueError, r"'epsilon' must be in \(0, 1\] \(got 0.0\)"),
-    ({'epsilon': math.nan}, ValueError, "'epsilon' must be in"),
-    ({'teleport': 1.5}, ValueError, r"'teleport' must be in \(0, 1\] \(got 1.5\)"),
-    ({'teleport': '0.1'}, TypeError, r"'teleport' must be a number \(got str\)"),
-    ({'steps': 0}, ValueError, r"'steps' must be at least 1 \(got 0\)"),
-    ({'steps': 2.}, TypeError, r"'steps' must be an int \(got float\)"),
-    ({'starts': 0}, ValueError, r"'starts' must be at least 1 \(got 0\)"),
-    ({'starts_seed': -1}, ValueError, r"'starts_seed' must be at least 0 \(got -1\)"),
-])
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize('options, error', [
+    ({'epsilon': 0.}, ValueError), ({'epsilon': math.nan}, ValueError),
+    ({'teleport': 1.5}, ValueError), ({'teleport': '0.1'}, TypeError), ({'steps': 0}, ValueError),
+    ({'steps': 2.}, TypeError), ({'starts': 0}, ValueError), ({'starts_seed': -1}, ValueError)])
+def test_bad_options(options, error):
+    with pytest.raises(error, match=f"'{[*options][0]}' must be"):
         mixing(CYCLE, **options)
 
 

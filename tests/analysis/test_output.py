@@ -11,6 +11,7 @@ import pytest
 from analysis import command
 from analysis.commands import COMMANDS
 from graphattn.utils import files
+from tests.forked import run_anew
 
 NAMES = '京都', '大阪', '東京', '奈良'
 
@@ -49,6 +50,7 @@ def nobody_reads():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('pictures_of_no_work')
 @pytest.mark.parametrize('name', ['spectrum', 'figures', 'report'])  # each by code of its own
 def test_files_are_there_when_the_reader_has_gone(tmp_path, name):
     with nobody_reads():
@@ -68,6 +70,7 @@ def order(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('pictures_of_no_work')
 @pytest.mark.parametrize('name', ['communication', 'figures', 'report', 'spectrum', 'speed'])
 def test_a_terminal_without_the_letters_has_all_else(tmp_path, name, monkeypatch, order):
     written = io.BytesIO()
@@ -81,3 +84,22 @@ def test_a_terminal_without_the_letters_has_all_else(tmp_path, name, monkeypatch
                       '4 nodes (0 isolated)', '6 edges', 'directed', 'no weights', "such as '??'"):
             assert words in said
     assert order == sorted(order, reverse=True) and {*order} == {'say', 'write_whole'}
+
+
+QUESTIONS = sorted(COMMANDS.keys() - {'figures', 'report'})
+
+ASK = """
+import importlib
+for name in {questions}:
+    importlib.import_module('analysis.' + name)
+from analysis.hamiltonian import hamiltonian_path
+from graphattn.patterns import SlidingWindow
+assert hamiltonian_path(SlidingWindow(1).build(5)).exists
+"""
+
+
+@pytest.mark.slow
+def test_asks_without_pictures_and_commands():
+    result = run_anew(ASK.format(questions=QUESTIONS),
+                      missing=['matplotlib', 'jsonargparse', 'analysis.command'])
+    assert result.returncode == 0, result.stderr

@@ -4,7 +4,6 @@
 import networkx as nx
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 
 from analysis.graphs import graph_of_pattern
@@ -64,9 +63,7 @@ def test_disconnected_graph_has_exact_zeros(laplacian, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize('laplacian', ['normalized', 'combinatorial'])
 @pytest.mark.parametrize('expression', [
-    'SlidingWindow(8)', 'star', 'RandomKeys(8)', 'RandomRegular(6)', 'diffuser',
-    'SlidingWindow(1) | GlobalTokens(1, random=True)',
-])
+    'SlidingWindow(8)', 'star', 'RandomRegular(6)', 'diffuser'])
 def test_extremes_are_those_of_the_full_spectrum(expression, laplacian, monkeypatch):
     graph = graph_of_pattern(expression, 400)
     expected = spectrum(graph, laplacian=laplacian)
@@ -86,6 +83,9 @@ def test_multiple_eigenvalues_are_found_as_often_as_they_occur(monkeypatch):
     assert cycle.method == 'shift-invert'
     star = spectrum(nx.star_graph(400), extremes=4)
     np.testing.assert_allclose(star.values, [0, 1, 1, 1, 1, 1, 1, 2], atol=1e-12)
+    assert not spectrum(nx.empty_graph(9), extremes=2).values.any()
+    assert not spectrum(torch.zeros(3, 5, dtype=torch.bool), extremes=2).values.any()
+
 
 @pytest.mark.parametrize('graph, laplacian', [
     (nx.complete_multipartite_graph(6, 60), 'normalized'),  # a pivot is 0
@@ -94,31 +94,16 @@ def test_no_eigenvalue_is_missed_where_pivots_are_small(graph, laplacian, monkey
     everything = spectrum(graph, laplacian=laplacian).values
     monkeypatch.setattr('analysis.spectrum._DENSE_NODES', 0)
     adjacency = nx.to_scipy_sparse_array(graph)
-    for seed in range(3):
-        order = np.random.default_rng(seed).permutation(len(graph))
-        result = spectrum(adjacency[order][:, order], laplacian=laplacian, extremes=7)
-        assert result.method == 'shift-invert'
-        np.testing.assert_allclose(result.values, everything[result.index], atol=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('expression, method', [
-    ('SlidingWindow(8)', 'shift-invert'), ('star', 'shift-invert'),
-    ('RandomRegular(8)', 'Lanczos'),
-])
-def test_lambda_2_of_4096_tokens(expression, method):
-    graph = graph_of_pattern(expression, 4096)
-    result = spectrum(graph, extremes=2)
-    assert result.residuals.max() <= 1e-8 and result.method == method
-    assert result.values[0] == 0 < result.lambda_2
+    order = np.random.default_rng(0).permutation(len(graph))
+    result = spectrum(adjacency[order][:, order], laplacian=laplacian, extremes=7)
+    assert result.method == 'shift-invert'
+    np.testing.assert_allclose(result.values, everything[result.index], atol=1e-9)
 
 
 @pytest.mark.slow
 def test_window_where_smallest_magnitude_is_wrong():
-    """``eigsh(which='SM')`` returns 4.84e-4 and 3.0e-5 here, without a warning."""
+    """``eigsh(which='SM')`` returns 3.0e-5 here, without a warning."""
     window = 'SlidingWindow(8) - SlidingWindow(0)'
-    assert spectrum(graph_of_pattern(window, 1024), extremes=2).lambda_2 == pytest.approx(
-        1.2107e-4, rel=1e-4)
     assert spectrum(graph_of_pattern(window, 4096), extremes=2).lambda_2 == pytest.approx(
         7.517e-6, rel=1e-3)
 
@@ -151,29 +136,12 @@ def test_singular_values(extremes, monkeypatch):
     assert result.max_residual < 1e-8 and result.matrix == 'D_q^-1/2 A D_k^-1/2'
 
 
-def test_singular_values_of_complete_and_empty_graphs():
-    np.testing.assert_allclose(spectrum(torch.ones(3, 5, dtype=torch.bool)).values, [1, 0, 0],
-                               atol=1e-12)
-    empty = torch.zeros(3, 5, dtype=torch.bool)
-    assert (spectrum(empty).values == 0).all()
-    assert (spectrum(empty, extremes=2).values == 0).all()
-
-
-def test_few_edges_among_many_tokens():
-    graph = sp.coo_array(([1.] * 2, ([0, 1], [1, 0])), shape=(3000, 3000)).tocsr()
-    result = spectrum(graph, extremes=2)
-    assert result.lambda_2 == 0 and result.num_components == 2999
-    assert result.lambda_max == pytest.approx(2, abs=1e-8) and result.values[-2] < 1e-8
-
-
 @pytest.mark.parametrize('graph, options, message', [
-    (nx.path_graph(5000), {}, r"at most 4096 tokens .* \(got 5000\); .*extremes=6"),
-    (nx.path_graph(5), {'extremes': 1}, r"'extremes' must be at least 2 \(got 1\)"),
-    (nx.path_graph(5), {'laplacian': 'random-walk'}, r"'laplacian' must be one of .*random-walk"),
-    (nx.path_graph(5), {'symmetrization': 'max'}, r"'symmetrization' must be one of .*max"),
-    (nx.empty_graph(0), {}, "'graph' must have at least one token"),
-    (BipartiteGraph.from_mask(torch.ones(0, 3, dtype=torch.bool)), {}, 'at least one token'),
-])
+    (nx.path_graph(5000), {}, 'got 5000.*extremes=6'),
+    (nx.path_graph(5), {'extremes': 1}, "'extremes' .*got 1"),
+    (nx.path_graph(5), {'laplacian': 'random-walk'}, "'laplacian' .*random-walk"),
+    (nx.path_graph(5), {'symmetrization': 'max'}, "'symmetrization' .*max"),
+    (BipartiteGraph.from_mask(torch.ones(0, 3, dtype=torch.bool)), {}, "'graph' .*least one")])
 def test_bad_input(graph, options, message):
     with pytest.raises(ValueError, match=message):
         spectrum(graph, **options)

@@ -35,13 +35,8 @@ def test_times_both_for_as_long(graph, options, asked):
     assert result.threads == torch.get_num_threads()
 
 
-@pytest.mark.parametrize('options, message', [
-    ({'heads': 0}, "'heads' must be at least 1"),
-    ({'head_channels': 0}, "'head_channels' must be at least 1"),
-    ({'hops': 0}, "'hops' must be at least 1"),
-    ({'at_least': 0.}, "'at_least' must be positive"),
-    ({'at_least': 601.}, "'at_least' must be at most 600 seconds"),
-], ids=str)
-def test_bad_arguments_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize('options', [
+    {'heads': 0}, {'head_channels': 0}, {'hops': 0}, {'at_least': 0.}, {'at_least': 601.}], ids=str)
+def test_bad_arguments_are_named(options):
+    with pytest.raises(ValueError, match=f"'{[*options][0]}' must be"):
         speed(patterns.SlidingWindow(1).build(4), **options)

@@ -1,7 +1,6 @@
 """Assumption 1 against its definition, and what Lemma 2 really gives."""
 
 import json
-import math
 
 import networkx as nx
 import numpy as np
@@ -21,7 +20,6 @@ from analysis.universality import (
 )
 from graphattn import BipartiteGraph
 from graphattn.patterns import Causal, Full, GlobalTokens, RandomKeys, SlidingWindow, Star
-from graphattn.samplers import FactorModel, sample_bernoulli
 
 ITSELF = SlidingWindow(0)
 NO_DIAGONAL = Full() - ITSELF
@@ -40,18 +38,6 @@ def reach_by_definition(masks, layers):
     return shares
 
 
-@pytest.mark.parametrize('n', [2, 3, 10, 64, 65, 100])
-@pytest.mark.parametrize('radius', [1, 3])
-def test_layers_of_a_window(n, radius):
-    result = universality([SlidingWindow(radius).build(n)])
-    assert result.layers == max(1, math.ceil((n - 1) / radius))
-    assert result.assumption_1 is True and result.reasons == ()
-    assert result.reach.size == result.layers and result.reach[-1] == 1
-
-
-# Assumption 1 ####################################################################################
-
-
 @pytest.mark.parametrize('patterns, layers', [
     ([Full()], 1), ([Star()], 2), ([ITSELF, Full()], 2), ([ITSELF, ITSELF, Star()], 6),
     ([Causal()], None), ([ITSELF], None), ([Clusters(2)], None),
@@ -64,7 +50,7 @@ def test_layers_of_patterns(patterns, layers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('chunk', [1, 5, 2**23])
+@pytest.mark.parametrize('chunk', [1, 2**23])
 def test_reach_by_its_definition(chunk, monkeypatch):
     """Random patterns with and without self-loops, and queries that attend to nothing."""
     monkeypatch.setattr('analysis.walk.BYTES_AT_ONCE', chunk)
@@ -107,8 +93,6 @@ def test_an_unknown_path_is_not_a_failure():
     assert (result.hamiltonian_path, result.assumption_1) == (None, None)
 
 
-# Diffuser ########################################################################################
-
 def test_diffuser():
     """Its window holds a path, but its first token is global only if we make it so."""
     window, globally = SlidingWindow(2), SlidingWindow(2) | GlobalTokens((3,))
@@ -121,13 +105,9 @@ def test_diffuser():
     assert result.enough_hops is False and 'more hops than the 16 tokens' in result.reasons[0]
 
 
-# Without its diagonal ############################################################################
-
 @pytest.mark.parametrize('pattern, n, expected', [
-    (NO_DIAGONAL, 3, True), (NO_DIAGONAL, 20, True), (NO_DIAGONAL, 2, False),
-    (NO_DIAGONAL, 1, False), (NO_DIAGONAL, 0, False), (Full(), 5, False),
-    (SlidingWindow(2) - SlidingWindow(0), 5, False), (SlidingWindow(0), 3, False),
-    (RandomKeys(4), 5, False)])
+    (NO_DIAGONAL, 3, True), (NO_DIAGONAL, 2, False), (NO_DIAGONAL, 0, False), (Full(), 5, False),
+    (SlidingWindow(2) - SlidingWindow(0), 5, False), (RandomKeys(4), 5, False)])
 def test_which_patterns_the_theorem_is_about(pattern, n, expected):
     graph = pattern.build(n, seed=0)
     assert is_full_without_diagonal(graph) is expected
@@ -140,6 +120,8 @@ def test_full_without_diagonal_is_answered_by_both_theorems():
     assert result.reasons == ('condition 1: pattern 1 lacks self-loops',)
     full = universality([Full().build(8)])
     assert (full.assumption_1, full.sparsebert_theorem_1) == (True, False)
+    both = universality([NO_DIAGONAL.build(8), Full().build(8)])
+    assert both.sparsebert_theorem_1 is False
 
 
 def test_every_pattern_must_be_without_diagonal():
@@ -147,9 +129,7 @@ def test_every_pattern_must_be_without_diagonal():
     assert both.sparsebert_theorem_1 is False
 
 
-# Lemma 2 #########################################################################################
-
-@pytest.mark.parametrize('n, k', [(16, 4), (64, 8), (30, 5), (37, 5), (12, 2)])
+@pytest.mark.parametrize('n, k', [(16, 4), (37, 5), (12, 2)])
 def test_lemma_2(n, k):
     graphs = [pattern.build(n) for pattern in lemma_2(k)]
     one, two, three = graphs
@@ -158,13 +138,6 @@ def test_lemma_2(n, k):
     assert universality([one, three, two]).layers == 3
     assert two == three.transpose()
     assert two.in_degree().tolist() == [k + 1] * (n - k) + [k] * k
-
-
-def test_edges_of_lemma_2_are_not_linear():
-    n = 64
-    for k in (1, 2, 4, 8, 16, 32):
-        edges = sum(pattern.build(n).num_edges for pattern in lemma_2(k))
-        assert edges == n**2 / k + 2 * k * n + 2 * (n - k) > 2 * math.sqrt(2) * n**1.5
 
 
 def test_lemma_2_of_two_lengths():
@@ -176,87 +149,29 @@ def test_lemma_2_of_two_lengths():
     assert Relays(0).build(3).num_edges == 0
 
 
-# Eq. 5 ###########################################################################################
-
-def softmax_mixing(k, seed):
-    embedding = torch.randn(k, 8, generator=torch.Generator().manual_seed(seed)).double()
-    affinity = embedding @ embedding.t()
-    return affinity.flatten().softmax(0).view(k, k)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('seed', range(5))
-def test_rectangles_reach_probability_one(seed):
-    """A^2 and A^3: membership 1 in all clusters where a query or key takes part, 0 elsewhere."""
-    n, k, everyone = 16, 4, torch.ones(16, 4).double()
-    relays = everyone.clone()
-    relays[:n - k] = 0
-    for query, key, pattern in ((everyone, relays, Relays(k)),
-                                (relays, everyone, Relays(k, listen=True))):
-        probability = FactorModel(query, softmax_mixing(k, seed), key).expectation()
-        assert probability == pytest.approx(pattern.build(n).to_mask().double().numpy(), abs=1e-12)
-        assert is_rectangle(sample_bernoulli(FactorModel(query, softmax_mixing(k, seed), key)))
-
-
-@pytest.mark.parametrize('k', [2, 4, 32, 128])
-@pytest.mark.parametrize('seed', range(3))
-def test_blocks_do_not(k, seed):
-    """One-hot clusters, as in Figure 3(b): inside the blocks 1/k on average at best."""
-    n = 2 * k
-    member = torch.eye(k).double().repeat_interleave(2, dim=0)
-    blocks = Clusters(k).build(n).to_mask()
-    probability = FactorModel(member, softmax_mixing(k, seed), member).expectation()
-    assert probability[blocks].mean() < 1 / k
-    best = FactorModel(member, torch.eye(k).double() / k, member).expectation()
-    assert best[blocks].max() == pytest.approx(1 / k) and not best[~blocks].any()
-
-
-def test_probability_one_is_always_a_rectangle():
-    generator = torch.Generator().manual_seed(0)
-    for seed in range(50):
-        query, key = (torch.rand(9, 3, generator=generator).mul(2).clamp(max=1).double()
-                      for _ in range(2))
-        certain = FactorModel(query, softmax_mixing(3, seed), key).expectation() > 1 - 1e-12
-        rows, columns = certain.any(dim=1), certain.any(dim=0)
-        assert torch.equal(certain, rows[:, None] & columns)
-
-
 @pytest.mark.parametrize('graph, expected', [
-    (Full().build(5), True), (ITSELF.build(5), True), (Full().build(2, 3), True),
-    (SlidingWindow(1).build(5), False), (Star().build(5), False), (Causal().build(4), False),
-    (Clusters(2).build(6), False), ((ITSELF | Relays(2)).build(6), True),
-    (GlobalTokens(1).build(4), False), (GlobalTokens(1).build(4) & Relays(4).build(4), False),
+    (Full().build(2, 3), True), (ITSELF.build(5), True), ((ITSELF | Relays(2)).build(6), True),
+    (SlidingWindow(1).build(5), False), (Causal().build(4), False), (Clusters(2).build(6), False),
+    (GlobalTokens(1).build(4) & Relays(4).build(4), False),
     (BipartiteGraph(torch.tensor([[0, 1], [2, 2]]), 3), True),
-    (BipartiteGraph(torch.tensor([[0, 1], [2, 3]]), 4), False),
-])
+    (BipartiteGraph(torch.tensor([[0, 1], [2, 3]]), 4), False)])
 def test_rectangles(graph, expected):
     assert is_rectangle(graph) is expected
 
 
-# Input and command ###############################################################################
-
-@pytest.mark.parametrize('graphs, options, error, message', [
-    ([], {}, ValueError, "'graphs' must.*empty"),
-    (Full().build(3), {}, TypeError, r"'graphs' must be a list.*\(got BipartiteGraph\)"),
-    ([Full().build(3), Full().build(4)], {}, ValueError, "'graphs' must all have the same number"),
-    ([Full().build(3, 4)], {}, ValueError, "'graphs' must all have the same number"),
-    ([[[True]]], {}, TypeError, "'graph' must be a BipartiteGraph"),
-    ([Full().build(3)], {'max_layers': 0}, ValueError, "'max_layers' must be at least 1"),
-    ([Full().build(3)], {'max_layers': 1.5}, TypeError, "'max_layers' must be an int"),
-    ([Full().build(3)], {'time_limit': 0}, ValueError, "'time_limit' must be positive"),
-])
-def test_bad_input(graphs, options, error, message):
-    with pytest.raises(error, match=message):
-        universality(graphs, **options)
-
-
-@pytest.mark.parametrize('call, error, message', [
-    (lambda: diffusion_universality(Full().build(3), hops=0), ValueError, "'hops' must be at"),
-    (lambda: Clusters(0), ValueError, "'count' must be at least 1"),
-    (lambda: Relays(1, listen=1), TypeError, "'listen' must be a bool"),
-])
-def test_bad_numbers(call, error, message):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize('call, error, name', [
+    (lambda: universality([]), ValueError, 'graphs'),
+    (lambda: universality(Full().build(3)), TypeError, 'graphs'),
+    (lambda: universality([Full().build(3), Full().build(4)]), ValueError, 'graphs'),
+    (lambda: universality([Full().build(3, 4)]), ValueError, 'graphs'),
+    (lambda: universality([[[True]]]), TypeError, 'graph'),
+    (lambda: universality([Full().build(3)], max_layers=0), ValueError, 'max_layers'),
+    (lambda: universality([Full().build(3)], time_limit=0), ValueError, 'time_limit'),
+    (lambda: diffusion_universality(Full().build(3), hops=0), ValueError, 'hops'),
+    (lambda: Clusters(0), ValueError, 'count'),
+    (lambda: Relays(1, listen=1), TypeError, 'listen')])
+def test_bad_input(call, error, name):
+    with pytest.raises(error, match=f"'{name}' must"):
         call()
 
 
@@ -272,14 +187,6 @@ def test_command_keeps_the_order_and_repeats(tmp_path, capsys):
     assert results['in turn'][0]['patterns'] == 3 and results['in turn'][0]['layers'] == 5
     assert results['diffusion, layer 3, Star()'][0]['global_first_token'] is True
     assert 'layer 1, SlidingWindow(1): the proof needs more hops' in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_command_on_a_file(tmp_path):
-    nx.write_edgelist(nx.DiGraph([(0, 1), (1, 2)]), tmp_path / 'chain.txt', data=False)
-    main(['--graph', str(tmp_path / 'chain.txt'), '--out', str(tmp_path / 'universality.json')])
-    (result,) = saved(tmp_path)['in turn']
-    assert (result['self_loops'], result['hamiltonian_path']) == (False, True)
 
 
 @pytest.mark.slow

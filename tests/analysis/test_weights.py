@@ -110,8 +110,9 @@ def test_weights_are_real_numbers(graph, error):
         spectrum(graph, weights=True)
 
 
-@pytest.mark.parametrize('graph', [nx.empty_graph(0), sp.csr_array((0, 0)), torch.zeros(0, 0)])
-@pytest.mark.parametrize('question', [spectrum, expander, attention])
+@pytest.mark.parametrize('graph, question', [
+    (nx.empty_graph(0), spectrum), (sp.csr_array((0, 0)), expander),
+    (torch.zeros(0, 0), attention)])
 def test_no_tokens_are_refused(graph, question):
     with pytest.raises(ValueError, match="'graph' must have at least one token"):
         question(graph, weights=True)
@@ -182,20 +183,12 @@ def test_eigenvalues_are_those_of_the_formula(name, kind):
     assert result.max_residual < 1e-12 * scale
 
 
-@pytest.mark.parametrize('name', ['random', 'disconnected', 'equal weights'])
-def test_eigenvalues_are_those_of_networkx(name):
-    graph = GRAPHS[name]
-    for kind, matrix in (('normalized', nx.normalized_laplacian_matrix(graph)),
-                         ('combinatorial', nx.laplacian_matrix(graph))):
-        np.testing.assert_allclose(spectrum(graph, laplacian=kind, weights=True).values,
-                                   np.linalg.eigvalsh(matrix.toarray()), atol=1e-10)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', ['normalized', 'combinatorial'])
-@pytest.mark.parametrize('graph, method', [
-    (nx.random_regular_graph(6, 300, seed=0), 'Lanczos'), (nx.cycle_graph(300), 'shift-invert'),
-    (nx.disjoint_union(nx.random_regular_graph(6, 150, seed=1), nx.cycle_graph(150)), None)])
+@pytest.mark.parametrize('graph, method, kind', [
+    (nx.random_regular_graph(6, 300, seed=0), 'Lanczos', 'normalized'),
+    (nx.cycle_graph(300), 'shift-invert', 'combinatorial'),
+    (nx.disjoint_union(nx.random_regular_graph(6, 150, seed=1), nx.cycle_graph(150)), None,
+     'normalized')])
 def test_extremes_are_those_of_the_whole_spectrum(graph, method, kind, monkeypatch):
     graph = random_weights(graph)
     expected = spectrum(graph, laplacian=kind, weights=True)

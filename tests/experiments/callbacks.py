@@ -1,5 +1,6 @@
 """Looks into the processes of a test run."""
 
+import hashlib
 import math
 import os
 import resource
@@ -109,3 +110,22 @@ class Seeds(Callback):
     def on_train_batch_start(self, trainer, *_):
         with (Path(trainer.default_root_dir) / 'seeds').open('a') as file:
             file.write(f'{torch.initial_seed()}\n')
+
+
+class RecordBatches(Callback):
+    """Appends the step and a digest of each training batch to a file.
+
+    Args:
+        path (str): The file.
+        kill_at (int): The step at which the process kills itself.
+    """
+
+    def __init__(self, path: str, kill_at: int = -1):
+        self.path, self.kill_at = path, kill_at
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if trainer.global_step == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        content = b''.join(part.numpy().tobytes() for part in batch)
+        with open(f'{self.path}.rank{trainer.global_rank}', 'a') as file:
+            file.write(f'{trainer.global_step} {hashlib.sha256(content).hexdigest()}\n')

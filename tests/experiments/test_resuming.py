@@ -8,7 +8,6 @@ import signal
 import tempfile
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -18,9 +17,7 @@ from experiments import load_run, train
 from experiments.papers.study import Study
 from experiments.runs.checkpoints import BEST, LAST, PREVIOUS
 from experiments.runs.command import run_or_exit
-from experiments.runs.run_folder import RunFolder
 from experiments.runs.summary import read_summary
-from experiments.signals import Ended
 from experiments.train import best_is
 from tests.experiments.callbacks import SENT
 from tests.experiments.own_files import write_tokens
@@ -155,9 +152,9 @@ def test_a_run_whose_folder_is_elsewhere_still_knows_its_best(take, tmp_path, re
     assert not [row for row in recwarn if 'dirpath has changed' in str(row.message)]
 
 
-@pytest.mark.parametrize('epochs, steps', [(0, 6), (3, 9)])
-def test_a_run_that_was_stopped_early_is_trained_no_further(epochs, steps, tmp_path, capsys):
-    options = (*NO_BETTER, f'--trainer.min_epochs={epochs}', '--trainer.max_epochs=4',
+def test_a_run_that_was_stopped_early_is_trained_no_further(tmp_path, capsys):
+    steps = 9
+    options = (*NO_BETTER, '--trainer.min_epochs=3', '--trainer.max_epochs=4',
                '--trainer.callbacks+=EarlyStopping', '--trainer.callbacks.monitor=val/loss',
                '--trainer.callbacks.patience=1')
     fit(tmp_path, *options)
@@ -172,12 +169,11 @@ def test_a_run_that_was_stopped_early_is_trained_no_further(epochs, steps, tmp_p
     assert weights(tmp_path)['global_step'] == steps
 
 
-@pytest.mark.parametrize('metric, mode', [
-    ('val/loss', 'min'), ('val/mlm_loss', 'min'), ('val/loss/dev', 'min'),
-    ('val/perplexity', 'min'), ('val/bits_per_dim', 'min'), ('val/accuracy', 'max'),
-    ('val/macro_f1', 'max'), ('val/matthews/dev', 'max'), ('val/exact_match', 'max')])
-def test_the_better_direction_is_known_by_the_name(metric, mode):
-    assert best_is(metric) == mode
+def test_the_better_direction_is_known_by_the_name():
+    for metric in ('loss', 'mlm_loss', 'loss/dev', 'perplexity', 'bits_per_dim'):
+        assert best_is(f'val/{metric}') == 'min'
+    for metric in ('accuracy', 'macro_f1', 'matthews/dev', 'exact_match'):
+        assert best_is(f'val/{metric}') == 'max'
 
 
 def test_without_an_evaluation_the_last_weights_are_tested(tmp_path):
@@ -305,25 +301,6 @@ def test_more_processes_than_examples_are_refused(tmp_path):
     for process in ended:
         assert process.returncode != 0
         assert "'trainer.devices' must be at most the number of examples" in process.stderr
-
-
-def test_an_interrupted_training_says_how_to_go_on(tmp_path, capsys):
-    trainer = SimpleNamespace(is_global_zero=True, default_root_dir=str(tmp_path))
-    last = tmp_path / 'checkpoints' / LAST
-    run = RunFolder()
-    run.on_fit_start(trainer, None)
-    for name in None, PREVIOUS, LAST:
-        expected = ', before the first' if name is None else (
-            f'; the same command resumes from {last.with_name(name)}\n')
-        if name is not None:
-            last.parent.mkdir(exist_ok=True)
-            last.with_name(name).touch()
-        for interrupt, how in ((KeyboardInterrupt(), 'interrupted'),
-                               (Ended(signal.SIGTERM), 'ended by SIGTERM')):
-            run.on_exception(trainer, None, interrupt)
-            assert f'{how}{expected}' in capsys.readouterr().err
-    run.on_exception(trainer, None, RuntimeError())
-    assert capsys.readouterr().err == ''
 
 
 @pytest.mark.parametrize('name, hook, number', [

@@ -102,9 +102,8 @@ def test_the_checkpoint_that_is_best_on_development_is_tested(tmp_path):
     assert (again['accuracy'], again['loss']) == (tested['accuracy'], tested['loss'])
 
 
-@pytest.mark.parametrize('decay', ['one-cycle', 'rsqrt'])
-def test_a_run_resumes_in_every_schedule(decay, tmp_path):
-    options = '--select_on', 'val/loss', '--model.init_args.decay', decay
+def test_a_run_resumes_in_its_schedule(tmp_path):
+    options = '--select_on', 'val/loss', '--model.init_args.decay', 'one-cycle'
     fit(tmp_path / 'whole', *options)
     shutil.copytree(tmp_path / 'whole', tmp_path / 'cut')
     checkpoints = tmp_path / 'cut/checkpoints'
@@ -183,17 +182,6 @@ def test_two_processes_end_when_the_disk_is_full_and_resume(two_processes, tmp_p
 
     finish(fit_in_two(tmp_path, '--ckpt_path', str(tmp_path / 'checkpoints' / LAST)))
     assert_same_run(tmp_path, two_processes[0], steps=6)
-
-
-def test_evaluating_a_checkpoint_gives_the_same_numbers_each_time(finished_run, tmp_path):
-    folder, _ = finished_run
-    for name in ('first', 'again'):
-        train.main(['test', '--config', CONFIG, '--trainer.default_root_dir',
-                    str(tmp_path / name), '--ckpt_path', str(folder / 'checkpoints/last.ckpt')])
-    first, again, fitted = (json.loads((run / 'summary.json').read_text()) for run in
-                            (tmp_path / 'first', tmp_path / 'again', folder))
-    for name in ('accuracy', 'loss', 'density'):
-        assert first[name] == again[name] == pytest.approx(fitted[name], rel=1e-6)
 
 
 def test_a_checkpoint_of_another_model_is_refused(finished_run, tmp_path):
@@ -276,27 +264,16 @@ BOMB = 'a: &a [x, x, x]\n' + ''.join(
 
 
 @pytest.mark.parametrize('options, words', [
-    (['--model.init_args.learning_rate=1'], ['learning_rate']),
     (['--model.init_args.lr=fast'], ['lr', 'fast']),
-    (['--model.init_args.lr=0'], ["'lr' must be positive"]),
     (['--model.init_args.density_weight=-1'], ["'density_weight' must"]),
     (['--data.class_path=experiments.tasks.Digit'], ['Digit']),
     ([f'{ENCODER}.source.init_args.cluster=3'], ['cluster']),
-    (['--seed_everything=-1'], ["'seed_everything' must be", '-1']),
     (['--seed_everything=false'], ["'seed_everything' must be", 'False']),
     (['--trainer.max_epochs=-3'], ["'trainer'", 'max_epochs', '-3']),
-    (['--trainer.devices=0'], ["'trainer'", 'devices']),
-    (['--checkpoint_every=0'], ['checkpoint_every']),
-    (['--nosuch=1'], ['--nosuch']),
-    pytest.param(['--trainer.accelerator=gpu'], ["'trainer'", 'gpu'], marks=pytest.mark.skipif(
-        torch.cuda.is_available(), reason='there is a GPU')),
-    (['--config=nowhere.yaml'], ['nowhere.yaml']),
-    ('a: [1\nb: {', ['line 1']),
+    (['--checkpoint_every=0'], ['checkpoint_every']), (['--nosuch=1'], ['--nosuch']),
+    (['--config=nowhere.yaml'], ['nowhere.yaml']), ('a: [1\nb: {', ['line 1']),
     ('model: ' + 500 * '[' + 500 * ']', ['nested more than 100 levels deep']),
-    ('model: &a {class_path: *a}', ['more than 100,000 entries']),
-    (BOMB, ['more than 100,000 entries']),
-    ('hello', ['hello']),
-])
+    (BOMB, ['more than 100,000 entries']), ('hello', ['hello'])])
 def test_a_bad_argument_is_one_line(options, words, tmp_path, capsys):
     if isinstance(options, str):
         (tmp_path / 'bad.yaml').write_text(options)
@@ -317,15 +294,6 @@ def test_a_head_that_loses_its_edges_is_named(tmp_path, capsys):
     output = capsys.readouterr().out
     assert 'heads_without_edges=1' in output
     assert 'heads without edges of their own: layer0/head0\n' in output
-
-
-def test_two_processes_divide_drawn_batches_once(tmp_path):
-    config = HERE.parents[1] / 'experiments/configs/duplicates/full.yaml'
-    finish(forked(lambda: train.main([
-        'fit', '--config', str(config), '--trainer.default_root_dir', str(tmp_path), *TWO,
-        '--trainer.max_epochs', '1', '--trainer.accelerator', 'cpu',
-        '--data.init_args.steps_per_epoch', '3', '--data.init_args.batch_size', '2']), ranks=2))
-    assert load(tmp_path)['global_step'] == 3
 
 
 @pytest.mark.parametrize('options', [[], ['--data.path', 'my.csv']])

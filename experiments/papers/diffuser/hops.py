@@ -4,8 +4,8 @@ from experiments.papers.diffuser.documents import METRICS, Documents
 from experiments.papers.figures import curves
 from experiments.papers.study import HOPS, TELEPORT, Table
 
-NUM_HOPS = {'smoke': (1, 2), 'small': (1, 2, 3, 5, 8), 'paper': (1, 2, 3, 4, 5, 6, 8, 10)}
-TELEPORTS = {'smoke': (0.1, 0.5), 'small': (0., 0.1, 0.3, 0.6),
+NUM_HOPS = {'smoke': (2,), 'small': (1, 2, 3, 5, 8), 'paper': (1, 2, 3, 4, 5, 6, 8, 10)}
+TELEPORTS = {'smoke': (0.5,), 'small': (0., 0.1, 0.3, 0.6),
              'paper': (0., 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)}
 
 

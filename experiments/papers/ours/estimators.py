@@ -8,7 +8,8 @@ from experiments.papers.study import DENSITY, Table, Trained
 from experiments.runs.summary import read_summary
 from graphattn.samplers.straight_through import ESTIMATORS
 
-DISTRIBUTIONS = ('bernoulli', 'poisson')
+DISTRIBUTIONS = {'smoke': ('poisson',), 'small': ('bernoulli', 'poisson'),
+                 'paper': ('bernoulli', 'poisson')}
 LENGTH = {'smoke': 16, 'small': 32, 'paper': 256}
 DATA = {'smoke': {'length': 16, 'batch_size': 4, 'steps_per_epoch': 2, 'eval_batches': 1},
         'small': {'length': 32, 'batch_size': 32, 'steps_per_epoch': 75, 'eval_batches': 8},
@@ -21,7 +22,7 @@ CLUSTERS = {'smoke': 4, 'small': 16, 'paper': 128}
 def main(study: Trained) -> Table:
     scale = study.scale
     models = {(None, 'full attention'): ('estimators-full', 'full', {})}
-    for distribution, estimator in product(DISTRIBUTIONS, ESTIMATORS):
+    for distribution, estimator in product(DISTRIBUTIONS[scale], ESTIMATORS):
         source = {'distribution': distribution, 'estimator': estimator, 'clusters': CLUSTERS[scale]}
         models[distribution, estimator] = (f'{distribution}-{estimator}', 'sbm',
                                            {'source': {'init_args': source}})

@@ -4,14 +4,14 @@ from experiments.papers.diffuser.documents import METRICS, Documents
 from experiments.papers.figures import bars
 from experiments.papers.study import Table
 
-DENSITY_WEIGHTS = (0., 1.)
+DENSITY_WEIGHTS = {'smoke': (1.,), 'small': (0., 1.), 'paper': (0., 1.)}
 MAX_LENGTH = {'smoke': 64, 'small': 256, 'paper': 4096}
 
 
 def main(documents: Documents) -> Table:
     seeds = documents.each(1, 1, 3)
     length, rows = MAX_LENGTH[documents.scale], []
-    for density_weight in DENSITY_WEIGHTS:
+    for density_weight in DENSITY_WEIGHTS[documents.scale]:
         sampled = documents.block_model(density_weight, length)
         for attention in (sampled, sampled.diffused()):
             hops = 'one hop' if attention.hops == 1 else f'{attention.hops} hops'

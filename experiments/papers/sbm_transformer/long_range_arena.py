@@ -19,7 +19,7 @@ from experiments.papers.study import DENSITY, Table, chosen, over_seeds
 
 SMALL = (FULL, WINDOW, 'BigBird', 'Diffuser', 'linear', 'Nystromformer', SAMPLED, AS_PAPER,
          BOTH)
-CHOSEN = {'smoke': (FULL, WINDOW, 'Linformer', 'Combiner', AS_PAPER, BOTH), 'small': SMALL,
+CHOSEN = {'smoke': (FULL, WINDOW, 'Linformer', BOTH), 'small': SMALL,
           'paper': ATTENTIONS}
 DEFAULT_TASKS = {'smoke': ('ListOps', 'Retrieval'), 'small': tuple(TASKS), 'paper': tuple(TASKS)}
 AVERAGE = 'average'

@@ -67,34 +67,19 @@ def features(x: Tensor) -> Tensor:
     return torch.where(x > 0, x + 1, x.exp())
 
 
-def test_linear_attention_is_its_explicit_form():
+@pytest.mark.parametrize('options, total', [
+    ({}, lambda product: product.sum(dim=-1, keepdim=True)),
+    ({'form': 'released'}, lambda product: math.sqrt(product.size(-1)))])
+def test_linear_attention_is_its_explicit_form(options, total):
     def weights(query: Tensor, key: Tensor) -> Tensor:
         product = features(query) @ features(key).mT
-        return product / product.sum(dim=-1, keepdim=True)
+        return product / total(product)
 
-    baseline = made(Linear)
-    torch.testing.assert_close(baseline(tokens(), PTR), all_sequences(baseline, tokens(), weights))
-
-
-def test_the_released_form_divides_by_the_root_of_the_length():
-    def weights(query: Tensor, key: Tensor) -> Tensor:
-        return features(query) @ features(key).mT / math.sqrt(key.size(1))
-
-    baseline = made(Linear, form='released')
+    baseline = made(Linear, **options)
     torch.testing.assert_close(baseline(tokens(), PTR), all_sequences(baseline, tokens(), weights))
 
 
 # Linformer ###########################################################################
-
-
-def test_linformer_with_the_identity_is_full_attention():
-    baseline = made(Linformer, max_length=16, rank=16)
-    with torch.no_grad():
-        baseline.projection.copy_(torch.eye(16, dtype=torch.double))
-    # A shorter sequence has zeros among the projected keys, which full attention has not.
-    longest = tokens()[8:24]
-    torch.testing.assert_close(baseline(longest, torch.tensor([0, 16])),
-                               full_attention(baseline, tokens())[8:24])
 
 
 def test_linformer_projects_along_the_sequence():
@@ -110,17 +95,6 @@ def test_linformer_projects_along_the_sequence():
 
 
 # Performer ###########################################################################
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_performer_comes_to_softmax_with_many_features():
-    errors = []
-    for num_features in (64, 16384):
-        baseline = made(Performer, features=num_features)
-        expected = full_attention(baseline, tokens())
-        errors.append(float((baseline(tokens(), PTR) - expected).norm() / expected.norm()))
-    assert errors[1] < 0.02 and errors[1] < errors[0] / 5
 
 
 def test_performer_survives_logits_that_leave_its_features_no_number():
@@ -154,8 +128,7 @@ def shared_query_weights(query: Tensor, key: Tensor) -> Tensor:
     return logit.masked_fill(is_self & (not alone), -torch.inf).softmax(dim=-1)
 
 
-@pytest.mark.parametrize('chunk', [16, 8, 11])
-@pytest.mark.parametrize('rounds', [1, 3])
+@pytest.mark.parametrize('chunk, rounds', [(16, 1), (8, 3), (11, 1)])
 def test_reformer_of_one_or_two_chunks_is_full_attention_with_queries_for_keys(chunk, rounds):
     baseline = made(Reformer, rounds=rounds, chunk=chunk)
     expected = all_sequences(baseline, tokens(), shared_query_weights)
@@ -179,9 +152,8 @@ def test_tokens_of_one_direction_meet_and_others_do_not():
 # Nystromformer #######################################################################
 
 
-@pytest.mark.parametrize('landmarks', [16, 20])
-def test_as_many_landmarks_as_tokens_are_full_attention(landmarks):
-    baseline = made(Nystromformer, landmarks=landmarks, kernel_size=None)
+def test_more_landmarks_than_tokens_are_full_attention():
+    baseline = made(Nystromformer, landmarks=20, kernel_size=None)
     torch.testing.assert_close(baseline(tokens(), PTR), full_attention(baseline, tokens()))
 
 
@@ -264,7 +236,7 @@ def synthesizer(baseline: Synthesizer, query: Tensor, key: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize('kind, formula, options', [
-    (Combiner, combiner, {'block': 3}), (Combiner, combiner, {'block': 20}),
+    (Combiner, combiner, {'block': 3}),
     (Sinkhorn, sinkhorn, {'block': 3, 'max_length': 16}),
     (Sinkhorn, sinkhorn, {'block': 8, 'max_length': 20, 'iterations': 2}),
     (Synthesizer, synthesizer, {'max_length': 17})])

@@ -10,8 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from tests.experiments.data.release_files import write_pathfinder
+from tests.experiments.data.test_release_files import write_pathfinder
 from tests.experiments.own_files import write_images
+from tests.forked import forked
 
 ONES = ['1', '01', '001', '0001', '00001', '000001', '0000001', '00000001']  # equal as numbers
 READ = '''
@@ -56,10 +57,8 @@ say = {
     'class_names': class_names(ones, None, 'mine'),
     'names': [variants(ones), names_pattern([*ones, 'ab', 'ba', 'torch', 'numpy']).pattern],
     'csv': digest(TextTable(str(folder / 'a.csv')).read()),
-    'json': digest(TextTable(str(folder / 'a.jsonl')).read()),
     'tokens': digest(TokenArrays(str(folder / 'a.npz')).read(9)),
     'images': digest(ImageFiles(str(folder / 'images')).read(99)),
-    'images to predict': [name for name, _ in ImageFiles('').unlabelled(folder / 'images')],
     'imdb': digest(TextFolders(str(folder / 'imdb')).read()),
     'bytes': digest(DocumentBytes(TextFolders(str(folder / 'news'))).read(99)),
     'folders': digest(TextFolders(str(folder / 'news')).read()),
@@ -76,8 +75,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp('read')
     rows = [(f'text {i} {label}', label) for i in range(12) for label in ONES]
     (folder / 'a.csv').write_text('\n'.join(['text,label', *map(','.join, rows)]))
-    (folder / 'a.jsonl').write_text('\n'.join(json.dumps({'text': text, 'label': label})
-                                              for text, label in rows))
     np.savez(folder / 'a.npz', tokens=np.arange(96)[:, None] + np.arange(3), label=ONES * 12)
     write_images(folder / 'images', 30)
     for place, name in enumerate(ONES):
@@ -102,9 +99,15 @@ def folder(tmp_path_factory):
 
 @pytest.mark.slow
 def test_what_is_read_hangs_on_no_hash_and_no_order_of_the_disk(folder):
-    processes = [subprocess.Popen(
-        [sys.executable, '-c', READ, str(folder), json.dumps(ONES)], stdout=subprocess.PIPE,
-        text=True, env=os.environ | {'PYTHONHASHSEED': seed}) for seed in ('1', '2')]
-    one, other = (json.loads(process.communicate(timeout=300)[0].splitlines()[-1])
-                  for process in processes)
+    arguments = [str(folder), json.dumps(ONES)]
+    other = subprocess.run([sys.executable, '-c', READ, *arguments], stdout=subprocess.PIPE,
+                           text=True, check=True, env=os.environ | {'PYTHONHASHSEED': '2'}).stdout
+
+    def read_here():
+        sys.argv = ['read', *arguments]
+        os.environ['PYTHONHASHSEED'] = '1'
+        exec(READ, {})
+
+    one = forked(read_here)[0].stdout  # by the hashes of this process
+    one, other = (json.loads(said.splitlines()[-1]) for said in (one, other))
     assert {name for name in one if one[name] != other[name]} == set()

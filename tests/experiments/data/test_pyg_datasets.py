@@ -67,11 +67,9 @@ def test_a_seed_divides_graphs_without_parts(tmp_path):
 
 
 @pytest.mark.parametrize('name, write, words', [
-    ('Zink', None, r"'dataset' must be a class of torch_geometric.datasets .*\(got 'Zink'\)"),
-    ('KarateClub', None, 'KarateClub: expected all.*train_mask,.*.got train_mask.'),
-    ('WikiCS', 'not json', "'root'.*WikiCS .*JSONDecodeError"),
-    ('WikiCS', '{"features": []}', "'root'.*WikiCS .*KeyError"),
-])
+    ('Zink', None, "'dataset' .*got 'Zink'"), ('KarateClub', None, 'got train_mask'),
+    ('WikiCS', 'not json', "'root'.*JSONDecodeError"),
+    ('WikiCS', '{"features": []}', "'root'.*KeyError")])
 @pytest.mark.filterwarnings('ignore')
 def test_what_cannot_be_read_is_named_in_one_line(name, write, words, tmp_path):
     if write is not None:
@@ -80,9 +78,6 @@ def test_what_cannot_be_read_is_named_in_one_line(name, write, words, tmp_path):
     with pytest.raises(ValueError, match=words) as raised:
         pyg_dataset(name, str(tmp_path))
     assert '\n' not in str(raised.value)
-
-
-# Heterogeneous graphs ################################################################
 
 
 def citations():

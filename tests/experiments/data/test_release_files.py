@@ -1,5 +1,7 @@
 """The files of Long Range Arena's five tasks: what is read, and what is refused by name."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,13 +13,51 @@ from experiments.data.listops_files import ListOpsFiles
 from experiments.data.pathfinder_files import PathfinderFiles
 from experiments.data.sequences import PARTS
 from experiments.data.text_pairs import AanPairs
-from tests.experiments.data.release_files import (
-    write_cifar,
-    write_imdb,
-    write_listops,
-    write_pairs,
-    write_pathfinder,
-)
+
+TREES = [('( ( ( [MAX 2 ) 9 ) ] )', 9), ('( ( ( [MED 4 ) ( ( ( [MIN 4 ) 7 ) ] ) ) ] )', 4),
+         ('3', 3)]
+
+
+def write_listops(folder: Path) -> None:
+    for name in ('train', 'val', 'test'):
+        rows = ''.join(f'{source}\t{target}\r\n' for source, target in TREES)
+        (folder / f'basic_{name}.tsv').write_bytes(f'Source\tTarget\r\n{rows}'.encode())
+
+
+def write_pairs(folder: Path) -> None:
+    rows = b'1.0\tP05-1001\tW03\tthe "first" text\t\xff\xfe second\n0.0\tA\tB\tthird\tfourth\n'
+    for name in ('train', 'eval', 'test'):
+        (folder / f'new_aan_pairs.{name}.tsv').write_bytes(rows)
+
+
+def write_pathfinder(folder: Path, lists: int = 2, pictures: int = 10) -> None:
+    (folder / 'metadata').mkdir()
+    for number in range(lists):
+        (folder / 'imgs' / f'{number}').mkdir(parents=True)
+        rows = ''
+        for i in range(pictures):
+            picture = np.full((32, 32), 10 * number + i, np.uint8)
+            Image.fromarray(picture).save(folder / 'imgs' / f'{number}' / f'sample_{i}.png')
+            rows += f'imgs/{number} sample_{i}.png {i} {i % 2} 1.0 14 4 2 0.5 1 1\n'
+        (folder / 'metadata' / f'{number}.npy').write_text(rows)
+
+
+def write_imdb(folder: Path) -> None:
+    for part in ('train', 'test'):
+        for name in ('neg', 'pos'):
+            (folder / part / name).mkdir(parents=True)
+            for i in range(20):
+                text = f'{part} {name} {i} <br />'.encode() + b'\xff\x00'
+                (folder / part / name / f'{i}_7.txt').write_bytes(text)
+
+
+def write_cifar(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in (*(f'data_batch_{number}' for number in range(1, 6)), 'test_batch'):
+        rows = rng.integers(0, 256, (cifar.IMAGES_PER_FILE, 3073), dtype=np.uint8)
+        rows[:, 0] %= 10
+        (folder / f'{name}.bin').write_bytes(rows.tobytes())
+
 
 RELEASES = {
     'listops': (ListOpsFiles, write_listops),
@@ -69,7 +109,6 @@ def test_a_release_that_is_not_there_is_named(source, tmp_path):
 @pytest.mark.parametrize('content, match', [
     (b'', 'line 1: expected the header .Source'),
     (b'Source\tTarget\n', 'at least one tree'),
-    (b'Source\tTarget\n[MIN 1 2 ]\t1\n[MIN 1 2 ]\t10\n', 'line 3: expected the target 1'),
     (b'Source\tTarget\n[MIN 1 2 ]\t2\n', 'line 2: expected the target 1, .* .got .2'),
     (b'Source\tTarget\n[MIN 1 2', 'line 2: expected a complete tree'),
     (b'Source\tTarget\n[MIN 1 [ADD 2 ] ]\t1\n', r"line 2: expected only symbols .*\[ADD"),
@@ -87,7 +126,6 @@ def test_a_bad_file_of_listops(content, match, release):
     (b'', 'at least one pair'),
     (b'1.0\tA\tB\ttext\n', 'line 1: expected the columns label, .* .got 4 columns'),
     (b'1.0\tA\tB\tx\ty\n2.0\tA\tB\tx\ty\n', "line 2: expected the label 0.0 or 1.0 .got '2.0'"),
-    (b'1.0\tA\tB\tx\t\n', 'line 1: expected the columns label'),
     (b'1.0\tA\tB\tx\ty\n1.0\tA\tB', 'line 2: expected the columns label'),
 ])
 def test_a_bad_file_of_pairs(content, match, release):
@@ -121,16 +159,13 @@ def bad_picture(write):
     (bad_list(b''), '1.npy: .*at least one picture'),
     (bad_list(b'imgs/0 sample_0.png 0 2 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'../.. sample_0.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
-    (bad_list(b'imgs/0 ../../x.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'imgs/0 sample_99.png 0 1 1.0\n'), 'sample_99.png: expected a grey PNG'),
     (bad_list(b'imgs/0 sample_3.png 0 1 1.0\n'), 'sample_3.png.*listed.*got 2 lines'),
     (bad_list(b'\x93NUMPY\x01'), '1.npy, line 1: not ASCII'),
     (bad_picture(lambda path: path.unlink()), 'sample_3.png: expected a grey PNG'),
-    (bad_picture(lambda path: path.write_bytes(b'')), 'sample_3.png: expected a grey PNG'),
     (bad_picture(lambda path: path.write_bytes(path.read_bytes()[:-20])),
      'sample_3.png: expected a grey PNG'),
     (bad_picture(lambda path: Image.new('L', (32, 33)).save(path)), '32 x 33 pixels of mode L'),
-    (bad_picture(lambda path: Image.new('RGB', (32, 32)).save(path)), '32 x 32 pixels of mode RGB'),
     (bad_picture(lambda path: Image.new('L', (8_000, 8_000)).save(path)), 'sample_3.png'),
     (bad_picture(lambda path: Image.new('L', (32, 32)).save(path, 'BMP')), 'expected a grey PNG'),
 ])
@@ -177,7 +212,6 @@ def test_cifar_is_grey_and_in_the_order_of_its_files(release):
 @of('cifar')
 @pytest.mark.parametrize('damage, match', [
     (lambda path: path.write_bytes(path.read_bytes()[:-1]), 'in 61,460 bytes .got 61,459'),
-    (lambda path: path.write_bytes(path.read_bytes()[3073:]), 'expected 20 images'),
     (lambda path: path.write_bytes(b'\x0a' + path.read_bytes()[1:]), 'labels from 0 to 9 .got 10'),
     (lambda path: path.unlink(), 'cannot be read .No such file'),
 ])

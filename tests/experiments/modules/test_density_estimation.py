@@ -15,7 +15,7 @@ from experiments.modules.density_estimation import behind_start
 from experiments.modules.means import Means
 from experiments.runs.sampling import sample
 from experiments.tasks import Images
-from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier
+from graphattn.models import CausalLanguageModel, Encoder
 from graphattn.sources import PatternSource
 
 PTR = torch.tensor([0, 3, 3, 5])
@@ -86,13 +86,6 @@ def test_sequences_are_drawn_by_the_probabilities_of_the_whole(source):
             logits = drawing.head(x[ptr[1:] - 1])[:, :5]
         again = torch.cat([again, logits.softmax(1).multinomial(1, generator=generator)], dim=1)
     assert torch.equal(again, drawn)
-
-
-def test_other_models_are_refused():
-    other = SequenceClassifier(Encoder('Full', num_tokens=6, max_length=8, channels=8, heads=2,
-                                       num_layers=1), 2)
-    with pytest.raises(TypeError, match="'model' must be a CausalLanguageModel"):
-        DensityEstimation(other)
 
 
 class Shapeless(SequenceSource):

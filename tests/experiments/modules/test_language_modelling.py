@@ -40,7 +40,7 @@ def options(corpus, folder):
 
 
 def recording(path, kill_at=-1):
-    return ['--trainer.callbacks+=tests.experiments.modules.callbacks.RecordBatches',
+    return ['--trainer.callbacks+=tests.experiments.callbacks.RecordBatches',
             f'--trainer.callbacks.path={path}', f'--trainer.callbacks.kill_at={kill_at}']
 
 
@@ -107,17 +107,6 @@ def test_a_killed_run_sees_the_batches_of_an_uninterrupted_one(finished_run, cor
     mine, theirs = (torch.load(path / 'checkpoints/last.ckpt', weights_only=True)['state_dict']
                     for path in (tmp_path / 'run', folder))
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
-
-
-@pytest.mark.slow
-def test_two_processes_share_each_epoch(corpus, tmp_path):
-    ended = run(corpus, tmp_path / 'run', *recording(tmp_path / 'batches'),
-                '--trainer.devices', '2', '--trainer.strategy', 'ddp', ranks=2)
-    assert [process.returncode for process in ended] == [0, 0], ended
-    first, second = (recorded(tmp_path / f'batches.rank{rank}') for rank in range(2))
-    assert len(first) == len(second)
-    assert not {digest for _, digest in first} & {digest for _, digest in second}
-    assert json.loads((tmp_path / 'run/summary.json').read_text())['processes'] == 2
 
 
 def model(source=None, share_source=True, **kwargs):

@@ -38,13 +38,6 @@ def test_the_loss_is_that_of_each_next_token(monkeypatch):
     torch.testing.assert_close(loss_of(model, monkeypatch), expected)
 
 
-def test_another_model_is_refused():
-    with pytest.raises(TypeError, match="'model' must be a CausalLanguageModel .got SequenceClas"):
-        SelfPretraining(SequenceClassifier(encoder(), 2))
-
-
-# By the command line #################################################################
-
 BLOCK_MODEL = {'class_path': 'graphattn.sources.BlockModelSource', 'init_args': {
     'heads': 2, 'head_channels': 4, 'clusters': 4, 'fixed': 'SlidingWindow(1)'}}
 

@@ -25,7 +25,10 @@ def out(tmp_path_factory, worker_id) -> Path:
     return folder
 
 
-OPTIONS = {name: {'tasks': ['RTE']} for name in ('pruning', 'stages', 'sbm_glue')}
+OPTIONS = {**{name: {'tasks': ['RTE']} for name in ('pruning', 'stages', 'sbm_glue')},
+           'diagonal': {'seeds': 1},
+           'repeated_tokens': {'attentions': ['full', 'block model, Algorithm 1, Eq. 9', 'window',
+                                              'Linformer']}}
 
 
 @pytest.fixture(scope='session')

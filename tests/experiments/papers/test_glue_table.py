@@ -1,5 +1,6 @@
 """Several tasks and seeds, and the average of the papers."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -7,12 +8,16 @@ from subprocess import CompletedProcess
 
 import pandas as pd
 import pytest
+import yaml
 
 from experiments import train
+from experiments.data.text.glue_files import TASKS, read_test_rows
 from experiments.modules.fine_tuning import BEST, LAST
+from experiments.papers.sparsebert import glue_submission
 from experiments.papers.sparsebert.glue_table import COLUMNS, main, table
+from experiments.predict import predict
 from experiments.runs.command import run_or_exit
-from tests.experiments.glue_files import write_pretrained, write_task
+from tests.experiments.glue_files import MNLI_FRONT, write_pretrained, write_task
 from tests.experiments.modules.test_fine_tuning import write_config
 from tests.forked import forked
 
@@ -34,21 +39,17 @@ def write_results(folder, values):
         path.write_text(json.dumps(report))
 
 
-def test_average_is_that_of_the_paper(tmp_path):
+def test_averages_are_those_of_the_paper_and_of_the_seeds(tmp_path):
     write_results(tmp_path / 'seed0', PRINTED)
     last, best = table(tmp_path)
     assert {column: round(best[column], 6) for column in COLUMNS} == PRINTED
     assert round(best['average'], 1) == 83.8  # as printed
     assert best['average'] - last['average'] == pytest.approx(1)
-
-
-def test_mean_over_seeds(tmp_path):
-    write_results(tmp_path / 'seed0', PRINTED)
     write_results(tmp_path / 'seed1', {'CoLA': 60.1, 'RTE': 71.0})
     rows = {row['run']: row for row in table(tmp_path) if row['dev, after the'] == BEST}
     assert rows['seed1']['average'] == pytest.approx((60.1 + 71.0) / 2)
-    assert rows['mean']['CoLA'] == pytest.approx(61.1) and rows['mean']['QQP'] == rows['seed0'][
-        'QQP']
+    assert rows['mean']['CoLA'] == pytest.approx(61.1)
+    assert rows['mean']['QQP'] == rows['seed0']['QQP']
 
 
 @pytest.fixture
@@ -106,3 +107,95 @@ def test_a_run_that_fails_is_no_table(tmp_path, monkeypatch, capsys):
 def test_a_folder_without_runs(tmp_path):
     with pytest.raises(ValueError, match="'out' must contain a finished run"):
         table(tmp_path)
+
+
+OF_TESTS = {
+    'MNLI': MNLI_FRONT, 'QQP': ['id', 'question1', 'question2'],
+    'QNLI': ['index', 'question', 'sentence'], 'SST-2': ['index', 'sentence'],
+    'CoLA': ['index', 'sentence'], 'RTE': ['index', 'sentence1', 'sentence2'],
+    'STS-B': ['index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1',
+              'sentence2'],
+    'MRPC': ['index', '#1 ID', '#2 ID', '#1 String', '#2 String']}
+SENTENCES = [('the cat sees', 'a dog'), ('a "red" house', 'not big'), ('the tree', 'likes the cat')]
+
+
+def write_test(folder, task):
+    for name in TASKS[task].test:
+        rows = [OF_TESTS[task]]
+        for number, sentences in enumerate(SENTENCES):
+            known = dict(zip(TASKS[task].text, sentences))
+            rows.append([str(number)] + [known.get(column, 'x') for column in OF_TESTS[task][1:]])
+        (folder / f'{name}.tsv').write_text('\n'.join(map('\t'.join, rows)) + '\n')
+
+
+@pytest.fixture(scope='module')
+def submitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('glue')
+    pretrained, _ = write_pretrained(folder / 'pretrained')
+    for task in ('CoLA', 'MNLI', 'STS-B'):
+        write_task(folder / 'data' / task, task)
+        write_test(folder / 'data' / task, task)
+        config = {'trainer': {'max_epochs': 1, 'accelerator': 'cpu', 'enable_progress_bar': False,
+                              'default_root_dir': str(folder / 'runs' / task)},
+                  'model': {'class_path': 'experiments.modules.FineTuning',
+                            'init_args': {'pretrained': str(pretrained), 'task': task, 'lr': .1}},
+                  'data': {'class_path': 'experiments.tasks.Glue', 'init_args': {
+                      'path': str(folder / 'data' / task), 'task': task, 'max_length': 24}}}
+        (folder / 'config.yaml').write_text(yaml.safe_dump(config))
+        train.main(['fit', '--config', str(folder / 'config.yaml')])
+    glue_submission.submit(folder / 'runs', folder / 'data', folder / 'out')
+    return folder
+
+
+@pytest.mark.slow
+def test_every_row_has_its_label_or_score(submitted):
+    assert {path.name for path in (submitted / 'out').iterdir()} == {
+        'CoLA.tsv', 'MNLI-m.tsv', 'MNLI-mm.tsv', 'STS-B.tsv'}
+    for path in (submitted / 'out').iterdir():
+        header, *rows = csv.reader(path.open(), delimiter='\t')
+        assert header == ['index', 'prediction'] and [row[0] for row in rows] == ['0', '1', '2']
+        said = [row[1] for row in rows]
+        if path.stem == 'STS-B':
+            assert all(0 <= float(score) <= 5 and len(score) == 5 for score in said)
+        else:
+            assert set(said) <= set(TASKS[path.stem.partition('-')[0]].classes)
+
+
+@pytest.mark.slow
+def test_what_is_predicted_is_what_is_handed_in(submitted, tmp_path):
+    for task, column in (('CoLA', 'label'), ('STS-B', 'score')):
+        predict(str(submitted / 'runs' / task), str(submitted / 'data' / task / 'test.tsv'),
+                str(tmp_path / 'said.csv'), batch_size=2)
+        said = list(csv.DictReader((tmp_path / 'said.csv').open()))
+        handed_in = list(csv.DictReader((submitted / f'out/{task}.tsv').open(), delimiter='\t'))
+        assert [row['example'] for row in said] == [row['index'] for row in handed_in]
+        if task == 'CoLA':
+            assert [row['label'] for row in said] == [row['prediction'] for row in handed_in]
+        else:
+            assert [min(5., max(0., float(row[column]))) for row in said] == pytest.approx(
+                [float(row['prediction']) for row in handed_in], abs=6e-4)
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_test_sets_are_read_as_they_are_distributed(task, tmp_path):
+    write_test(tmp_path, task)
+    for name in TASKS[task].test:
+        rows = list(read_test_rows(tmp_path / f'{name}.tsv', TASKS[task]))
+        width = len(TASKS[task].text)
+        assert rows == [(str(number), sentences[:width])
+                        for number, sentences in enumerate(SENTENCES)]
+
+
+@pytest.mark.parametrize('content, match', [
+    ('index\tsentence1\n0\ta\n', "line 1: .*'sentence2'"),
+    ('index\tsentence1\tsentence2\n', 'at least one row'),
+    ('index\tsentence1\tsentence2\nx\ta\tb\n', "line 2: .*'x'")])
+def test_malformed_test_sets_are_refused(content, match, tmp_path):
+    (tmp_path / 'test.tsv').write_text(content)
+    with pytest.raises(ValueError, match=match):
+        list(read_test_rows(tmp_path / 'test.tsv', TASKS['RTE']))
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'runs' must contain finished runs in folders named MNLI"):
+        glue_submission.submit(tmp_path, tmp_path, tmp_path / 'out')

@@ -5,34 +5,34 @@ import shutil
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from experiments.data.sequences import SequenceData, Sequences
-from experiments.data.token_counts import token_counts, token_counts_accuracy
-from experiments.papers.sbm_transformer import attention_received, densities
-from experiments.papers.sbm_transformer.density import TASKS, OfInputs, of_inputs, reloaded
+from experiments.data.token_counts import token_counts_accuracy
+from experiments.papers.sbm_transformer import attention_received, densities, repeated_tokens
+from experiments.papers.sbm_transformer.density import OfInputs, of_inputs, reloaded
 from experiments.papers.sbm_transformer.density_penalty import (
     ALONE,
-    AVERAGE,
     FULL,
-    PAPER,
     SAMPLED,
     WITH_LOOPS,
 )
+from experiments.papers.sbm_transformer.repeated_tokens import has_lost_edges
 from experiments.papers.study import restored
 from experiments.runs.checkpoints import read_checkpoint, write_checkpoint
 from experiments.runs.figures import received_shares
 from experiments.runs.summary import read_summary
-from graphattn.models import Encoder, SequenceClassifier
-from graphattn.patterns import Full, SlidingWindow
-from graphattn.sources import BlockModelSource, PatternSource
+from experiments.tasks.duplicates import occurs_twice
+from graphattn.models import Encoder, SequenceClassifier, TokenClassifier
+from graphattn.patterns import SlidingWindow
+from graphattn.samplers.straight_through import ESTIMATORS
+from graphattn.sources import BlockModelSource
 
 
 def classifier(source, **options):
     return SequenceClassifier(Encoder(source, num_tokens=5, max_length=8, channels=8, heads=2,
                                       num_layers=2, **options), 3)
 
-
-# Accuracy over density ###############################################################
 
 @pytest.mark.slow
 def test_rows_are_means_of_the_runs(studied, out):
@@ -51,21 +51,6 @@ def test_rows_are_means_of_the_runs(studied, out):
         100 * 37 / 360, abs=0.01)
 
 
-def test_averages_of_the_paper_are_those_of_its_tasks():
-    for figures in PAPER.values():
-        assert list(figures) == [*TASKS['paper'], AVERAGE]
-        mean = np.mean([figures[task][0] for task in TASKS['paper']])
-        assert figures[AVERAGE][0] == pytest.approx(mean, abs=0.006)
-
-
-def test_counts_are_those_of_each_sequence():
-    some = Sequences.of([np.array(row, np.uint8) for row in ([0, 2, 2], [1], [], [2])], [0, 1])
-    assert token_counts(some, 3).tolist() == [[1, 0, 2, 0, 1, 0], [0, 0, 0, 0, 0, 1]]
-
-
-# What counts of tokens tell ##########################################################
-
-
 @pytest.mark.parametrize('of_order', [False, True])
 def test_counts_know_what_is_in_a_sequence_and_not_in_what_order(of_order):
     rng = np.random.default_rng(0)
@@ -77,8 +62,6 @@ def test_counts_know_what_is_in_a_sequence_and_not_in_what_order(of_order):
     accuracy = token_counts_accuracy(data)
     assert accuracy < 0.75 if of_order else accuracy > 0.98
 
-
-# Densities and received attention ####################################################
 
 @pytest.mark.slow
 def test_densities_of_inputs_are_those_of_the_run(studied, out):
@@ -94,24 +77,6 @@ def test_densities_of_inputs_are_those_of_the_run(studied, out):
         assert of_layer[densities.ALL_HEADS] == pytest.approx(of_layer[['0', '1']].mean())
 
 
-def test_spread_is_over_inputs():
-    density = torch.tensor([[[0.1, 0.3], [0.5, 0.5]]], dtype=torch.float64)
-    both, first, second = densities.layer_rows(density)
-    assert both['density, %'] == pytest.approx(35) and both['highest'] == pytest.approx(40)
-    assert first['spread over inputs'] == pytest.approx(100 * np.std([0.1, 0.3], ddof=1))
-    assert second['spread over inputs'] == 0 and second['head'] == '1'
-
-
-@pytest.mark.parametrize('padding', [None, 2])
-def test_shares_that_pixels_receive(padding):
-    images = torch.tensor([[0, 2, 1, 1, 2], [3, 4, 0, 1, 3]])
-    model = classifier(PatternSource(Full()), padding_token=padding)
-    for shares in received_shares(model, images):
-        left_out = images == padding if padding else torch.zeros_like(images, dtype=torch.bool)
-        assert torch.equal(shares[0].isnan(), left_out)
-        assert (shares[0][~left_out] == 1).all()
-
-
 def test_shares_are_densities_of_each_image():
     torch.manual_seed(0)
     model = classifier(BlockModelSource(2, 4, 4))
@@ -122,14 +87,6 @@ def test_shares_are_densities_of_each_image():
     torch.manual_seed(0)
     for layer, shares in enumerate(received_shares(model, images)):
         torch.testing.assert_close(shares.mean(dim=2).double(), found.density[layer])
-
-
-def test_extremes_are_right_and_in_order():
-    density = torch.tensor([[[0.5, 0.1, 0.3, 0.2, 0.4, 0.0]]])
-    found = OfInputs(density, torch.tensor([1, 1, 1, 1, 1, 0]))
-    label = torch.ones(6, dtype=torch.long)
-    assert attention_received.extremes(found, label, 2).tolist() == [1, 3, 4, 0]
-    assert attention_received.extremes(found, label, 4).tolist() == [1, 3, 2, 4, 0]  # none twice
 
 
 def test_correlations_are_those_of_the_images():
@@ -167,3 +124,50 @@ def test_what_was_selected_is_what_is_restored(studied, out, tmp_path):
     (run / 'config.yaml').write_text(config.replace('select_on: null', 'select_on: val/loss'))
     model, test = reloaded(run)
     assert (model.encoder.norm.bias == 7.).all() and len(test.label) == 360
+
+
+LENGTH, STEPS = 16, 200
+
+
+def densities_of_steps():
+    """The density of each step of a training by the recipe of the shipped configs, in small."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        source = BlockModelSource(1, 16, clusters=8)
+        encoder = Encoder(source, num_tokens=LENGTH + 1, max_length=LENGTH, channels=16, heads=1,
+                          num_layers=1, positions='none', embedding_std=1.)
+        model = TokenClassifier(encoder, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        ptr, history = torch.arange(17) * LENGTH, []
+        for _ in range(STEPS):
+            tokens = torch.randint(1, LENGTH + 1, (16, LENGTH))
+            logits, (graph,) = model(tokens.flatten(), ptr, return_graphs=True)
+            optimizer.zero_grad()
+            F.cross_entropy(logits, occurs_twice(tokens).long().flatten()).backward()
+            optimizer.step()
+            history.append(graph.density())
+    return history
+
+
+@pytest.mark.slow
+def test_a_block_model_finds_its_edges_and_keeps_them():
+    density = densities_of_steps()
+    assert density[0] < 0.35 and min(density[-30:]) > 0.9
+
+
+@pytest.mark.slow
+def test_every_row_is_of_a_run(studied, out):
+    assert studied('estimators')['estimator'].tolist() == [
+        'full attention', *ESTIMATORS]
+    table = studied('repeated_tokens')
+    assert {*table['attention']} < {*repeated_tokens.models(16, 4)}
+    assert table['accuracy, %'][0] == pytest.approx(
+        100 * read_summary(out / 'smoke/runs/repeated_tokens-full-0')['accuracy'])
+
+
+@pytest.mark.parametrize('column, expected', [([.2, .9, .5], False), ([.2, .9, .4], True)])
+def test_edges_are_lost_below_half_of_the_highest_density(tmp_path, column, expected):
+    lines = [f'{epoch},{epoch},{value}' for epoch, value in enumerate(column)]
+    header = 'epoch,step,train/density/layer0/all_heads'
+    (tmp_path / 'metrics.csv').write_text('\n'.join([header, *lines]))
+    assert has_lost_edges(tmp_path) is expected

@@ -1,18 +1,20 @@
-"""Studies of diffusion at the scale of smoke tests: what their tables say holds of the runs."""
+"""Studies of diffusion, of questions, choices, pre-training and densities at the scale of smoke
+tests: what their tables say holds of the runs."""
 
+import json
 from pathlib import Path
 from string import ascii_lowercase
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from experiments.papers import runner
 from experiments.papers.diffuser import diffusion
 from experiments.papers.diffuser.documents import COUNT, Documents
+from experiments.papers.diffuser.tasks import DIFFUSER, FULL, NO_DIAGONAL, ONE_HOP, Attentions
 from experiments.papers.study import Trained, restored
-from experiments.runs.command import run_or_exit
 from experiments.runs.summary import read_summary
 from graphattn.patterns import get, parse
 from tests.experiments.papers.conftest import encoder_of
@@ -75,20 +77,14 @@ def test_ablation_leaves_out_what_it_names(studied, documents):
                for kind in ('local', 'random', 'global'))
     assert density['without diffusion'] == density['Diffuser']
     assert density['evenly spaced keys'] == pytest.approx(density['Diffuser'], rel=0.1)
-    without_local = pattern_of(documents('diffuser-0-8-8-5-0.1')).build(64)
-    edges = set(map(tuple, without_local.edge_index.t().tolist()))
-    assert (40, 40) not in edges or (41, 41) not in edges  # no window: not every token sees itself
 
 
-def test_layers_and_hops_are_those_that_a_row_names(studied, documents):
+def test_layers_are_those_that_a_row_names(studied, documents):
     rows = studied('fewer_layers').set_index('model')
-    for name, run, expected in (('1 layer, 1 hop', '1_layers-1-0', (1, 1)),
-                                ('1 layer, 5 hops', '1_layers-5-0.1', (1, 5)),
-                                ('5 layers, 1 hop', '5_layers-1-0', (5, 1))):
-        encoder = encoder_of(folder := documents(f'diffuser-8-8-8-{run}'))
-        assert (encoder['num_layers'], encoder['hops']) == expected
-        assert rows.loc[name, 'accuracy, %'] == pytest.approx(
-            100 * read_summary(folder)['accuracy'])
+    run = documents('diffuser-8-8-8-5_layers-1-0')
+    assert (encoder_of(run)['num_layers'], encoder_of(run)['hops']) == (5, 1)
+    assert rows.loc['5 layers, 1 hop', 'accuracy, %'] == pytest.approx(
+        100 * read_summary(run)['accuracy'])
 
 
 @pytest.mark.parametrize('metric, best', [('accuracy/dev', 0.5), ('loss', 0.1)])
@@ -127,10 +123,8 @@ def test_edge_types_vary_one_kind_or_exchange_two(studied):
 
 def test_sampled_edges_are_diffused(studied, documents):
     rows = studied('sbm_diffusion')
-    assert list(zip(rows.hops, rows.penalty)) == [(1, 0), (5, 0), (1, 1), (5, 1)]
-    encoder = encoder_of(documents('sbm-1-64-5-0.1'))
-    assert encoder['hops'] == 5 and encoder['source']['class_path'].endswith('BlockModelSource')
-    assert rows['density, %'].between(5, 60).all()
+    assert list(zip(rows.hops, rows.penalty)) == [(1, 1), (5, 1)]
+    assert encoder_of(documents('sbm-1-64-5-0.1'))['hops'] == 5
 
 
 def test_rolling_drops_nothing_at_zero_and_tests_what_was_trained(studied, documents):
@@ -161,17 +155,58 @@ def test_documents_are_rolled(out):
 @pytest.mark.parametrize('scale', ['small', 'paper'])
 def test_diffuser_has_the_density_of_the_paper(scale, tmp_path):
     runs = Documents('any', scale, tmp_path)
-    size = 64 * runs.count
     assert runs.diffuser().edges == get('diffuser', window=runs.count, num_global=runs.count,
                                         num_random=runs.count, cls_global=True)
-    assert runs.diffuser().edges.build(size).density() == pytest.approx(0.0684, abs=1e-4)
     path, = runs.configs('diffuser', 'documents')
-    config = yaml.safe_load(path.read_text())
-    assert config['data']['init_args']['max_length'] == size
+    size = yaml.safe_load(path.read_text())['data']['init_args']['max_length']
+    assert runs.diffuser().edges.build(size).density() == pytest.approx(0.0684, abs=1e-4)
 
 
-def test_other_documents_must_be_a_config(tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit_code:
-        run_or_exit(lambda: runner.run('diffusion', scale='smoke', out=tmp_path,
-                                       documents=tmp_path / 'none.yaml'))
-    assert exit_code.value.code == 2 and 'none.yaml' in capsys.readouterr().err
+def test_question_answering(studied, out):
+    table = studied('question_answering').set_index('set')
+    rows = table.loc['local_squad1'].set_index('attention')
+    hop = read_summary(out / 'smoke/runs/local_triviaqa-linked-1-0-0')
+    assert table.loc['local_triviaqa'].set_index('attention').loc[
+        'window and equal words', 'F1, %'] == pytest.approx(100 * hop['f1'])
+    linked = read_summary(out / 'smoke/runs/local_squad1-linked-1-0-0')
+    assert rows.loc['window and equal words', 'F1, %'] == pytest.approx(100 * linked['f1'])
+    assert rows.loc['full', 'density, %'] == 100 > rows.loc['window and equal words', 'density, %']
+
+
+def test_choices(studied, out):
+    table = studied('choices').set_index('set')
+    rows = table.loc[['local_swag']].set_index('attention')
+    assert table.loc[['local_wikihop'], 'accuracy, %'].notna().all()
+    assert rows.loc['full', 'accuracy, %'] == pytest.approx(
+        100 * read_summary(out / 'smoke/runs/local_swag-full-1-0-0')['accuracy'])
+
+
+def test_pretraining(studied, out):
+    rows = studied('pretraining').set_index('attention')
+    run = read_summary(out / 'smoke/runs/pretraining-diffuser-5-0.1-0')
+    assert rows.loc['Diffuser', 'bits per token'] == pytest.approx(run['mlm_loss'] / np.log(2))
+    assert rows.loc['Diffuser', 'bits per character'] <= rows.loc['Diffuser', 'bits per token']
+    start = read_summary(out / 'smoke/runs/pretraining-start-diffuser-5-0.1-0')
+    assert start['epochs'] == 0
+    assert rows.loc['Diffuser', 'bits per token, step 0'] == pytest.approx(start['bits_per_token'])
+    assert rows.loc['Diffuser', 'paper, in the end'] == 1.68
+    options = json.loads((out / 'smoke/runs/pretraining-diffuser-5-0.1-0/options.json').read_text())
+    assert options[options.index('--model.init_args.pretrained') + 1] == str(
+        out / 'smoke/runs/pieces-full-1-0-0/checkpoints/last.ckpt')
+
+
+def test_image_density(studied, out):
+    rows = studied('image_density').set_index('attention')
+    run = read_summary(out / 'smoke/runs/density-digits-diffuser-5-0.1-0')
+    assert rows.loc['Diffuser', 'bits per byte'] == pytest.approx(run['bits_per_dim'])
+    assert (out / 'smoke/runs/density-digits-diffuser-5-0.1-0/samples.png').stat().st_size > 1000
+
+
+@pytest.mark.parametrize('scale', ['smoke', 'small', 'paper'])
+def test_attentions_have_the_edges_that_they_name(scale, tmp_path):
+    names = {scale: (FULL, NO_DIAGONAL, ONE_HOP, DIFFUSER)}
+    known = Attentions('any', scale, tmp_path).kinds(names)
+    density = {name: one.edges.build(1024, seed=0).density() for name, one in known.items()}
+    assert density[FULL] == 1 and density[NO_DIAGONAL] == pytest.approx(1 - 1 / 1024)
+    assert density[DIFFUSER] == density[ONE_HOP] < .6
+    assert (known[DIFFUSER].hops, known[ONE_HOP].hops) == (5, 1)

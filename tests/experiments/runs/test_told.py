@@ -1,4 +1,4 @@
-"""Constants to which a model compares, and what a user is told of an epoch."""
+"""Constants to which a model compares, and what a user is told of a run."""
 
 import math
 
@@ -8,10 +8,12 @@ from torch import nn
 
 from experiments.modules.baseline import of_constant
 from experiments.runs.attention import nearly_full
-from experiments.runs.figures import training_curves
+from experiments.runs.dead_heads import heads_without_edges
+from experiments.runs.figures import received_shares, training_curves
 from experiments.runs.run_folder import RunFolder, epoch_line
 from experiments.runs.summary import BASELINE_ACCURACY, BASELINE_MAE
-from graphattn.sources import PatternSource
+from graphattn.models import Encoder, SequenceClassifier
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
 
 @pytest.mark.parametrize('targets, name, value', [
@@ -53,3 +55,53 @@ def test_epochs_of_an_earlier_version_are_counted_from_1():
     folder = RunFolder()
     folder.load_state_dict({'history': [{'epoch': 0}, {'epoch': 1}], 'seconds': 1.})
     assert [row['epoch'] for row in folder.history] == [1, 2]
+
+
+SIZES = {'num_tokens': 10, 'max_length': 8, 'channels': 8, 'heads': 2, 'num_layers': 2}
+DENSITY = {'layer0/head0': 0.0009, 'layer0/head1': 0.3, 'layer1/head0': 0.002, 'layer1/head1': 0.}
+
+
+@pytest.mark.parametrize('exploration, lost', [
+    (0.01, ['layer0/head0', 'layer1/head1']), (0., ['layer1/head1']),
+    (0.1, ['layer0/head0', 'layer1/head0', 'layer1/head1'])])
+def test_heads_of_block_models_by_their_exploration(exploration, lost):
+    model = Encoder(BlockModelSource(2, 4, 4, exploration=exploration), **SIZES)
+    assert heads_without_edges(model, DENSITY) == lost
+
+
+@pytest.mark.parametrize('places', [['layer0/head0', 'layer1/head0'], ['all_layers/head0']])
+def test_heads_of_learned_masks_by_their_values(places):
+    # The border is on, so the density is not 0.
+    model = Encoder(LearnedMaskSource(2, 8), share_source=len(places) == 1, **SIZES)
+    density = {place.replace('head0', head): 0.4 for place in places for head in ('head0', 'head1')}
+    masks = [module for module in model.modules() if isinstance(module, LearnedMaskSource)]
+    with torch.no_grad():
+        for mask in masks:
+            mask.logit[0], mask.logit[1] = -1., torch.arange(-5., 1)[:mask.logit.size(1)] + 0.5
+    assert heads_without_edges(model, density) == places
+
+
+def test_heads_of_a_layer_are_judged_by_the_source_of_this_layer():
+    model = Encoder(['SlidingWindow(1)', BlockModelSource(2, 4, 4, exploration=0.1)], **SIZES)
+    assert heads_without_edges(model, DENSITY) == ['layer1/head0', 'layer1/head1']
+
+
+IMAGES = torch.randint(1, 5, (3, 16), generator=torch.Generator().manual_seed(0))
+SOURCES = {'pattern': PatternSource('SlidingWindow(2)'), 'block model': BlockModelSource(2, 4, 8),
+           **{mode: LearnedMaskSource(2, 16, mode=mode)
+              for mode in ('dam_structured', 'dam_unstructured', 'soft')}}
+
+
+@pytest.mark.parametrize('padding', [None, 4])
+@pytest.mark.parametrize('source', SOURCES.values(), ids=SOURCES)
+def test_the_mean_over_pixels_is_the_density(source, padding):
+    encoder = Encoder(source, num_tokens=5, max_length=16, channels=8, heads=2, num_layers=2,
+                      padding_token=padding)
+    shares = received_shares(SequenceClassifier(encoder, 3), IMAGES, draws=2)
+    for share in shares:
+        assert share.shape[1:] == IMAGES.shape
+        assert torch.equal(share.isnan(), (IMAGES == (padding or -1)).expand_as(share))
+        assert ((0 <= share) & (share <= 1) | share.isnan()).all()
+    if isinstance(source, LearnedMaskSource) and source.mode == 'soft' and padding is None:
+        prob = source.logit.sigmoid()
+        assert float(shares[0].mean()) == pytest.approx(float(prob.mean()), abs=.01)

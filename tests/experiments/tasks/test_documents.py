@@ -204,24 +204,18 @@ def test_two_processes_count_every_document_once(learned, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('options, match', [
-    (['--data.init_args.max_length', '25'], "'max_length' must be at most 24, the number"),
+    (['--data.init_args.max_length', '25'], "'max_length' must be at most 24"),
     (['--data.init_args.max_length', '2'], "'max_length' must be at least 3"),
-    (['--data.init_args.batch_size', '0'], "'batch_size' must be at least 1"),
     (['--data.init_args.documents.init_args.path', 'nowhere'], 'folder train.*got nowhere'),
-    (['--model.init_args.model.init_args.num_classes', '3'],
-     r"'num_classes' of the model must be 2, the number of classes of the documents \(got 3\)"),
+    (['--model.init_args.model.init_args.num_classes', '3'], r"'num_classes' .*\(got 3\)"),
     (['--model.init_args.model.init_args.encoder.init_args.num_tokens', '20'],
      "'num_tokens' of the encoder must be at least"),
-    (['--data.init_args.tokenizer', 'nowhere.json'], "'tokenizer' cannot be read"),
-])
-def test_refused_before_a_folder_is_made(options, match, tmp_path, capsys):
+    (['--data.init_args.tokenizer', 'nowhere.json'], "'tokenizer' cannot be read")])
+def test_refused_before_a_folder_is_made(options, match, tmp_path):
     config = write_config(tmp_path)
-    with pytest.raises((ValueError, SystemExit), match=match) as error:
-        try:
-            fit(config, *options)
-        except SystemExit:
-            raise ValueError(capsys.readouterr().err) from None
-    assert error and not (tmp_path / 'run').exists()
+    with pytest.raises(ValueError, match=match):
+        fit(config, *options)
+    assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.parametrize('labels, match', [

