@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +11,6 @@ import torch
 from torch import Tensor
 
 from graphattn import BipartiteGraph
-from graphattn.functional import edge_attention
 from graphattn.graphs.cache import GRAPHS
 from graphattn.graphs.from_pyg import sort_edges
 from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout
@@ -24,157 +21,6 @@ from graphattn.samplers import FactorModel
 from graphattn.sources import LearnedMaskSource, PatternSource
 from graphattn.sources.pattern_source import pattern_graph
 from tests.modules import CASES, INPUTS, Penalised
-
-ROOT = Path(__file__).parents[1]
-
-
-class Cache(NamedTuple):
-    """Inputs of a cached answer, and the test that changes each alone."""
-
-    key: str
-    test: str
-
-
-HERE = 'tests/test_caches.py::test_each_input_alone_changes_the_answer'
-PURE = 'nothing that can change in a process'
-CACHES = {
-    # Graphs
-    'graphattn/graphs/cache.py GRAPHS': Cache(
-        'patterns, the seed of each, lengths and spans of sequences, device; or identity_of edges '
-        'with the numbers of nodes', HERE),
-    'graphattn/sources/sampled_graph.py edge_prob': Cache(
-        'the object, which is a value',
-        'tests/sources/test_block_model.py::test_unread_probabilities_are_not_computed'),
-    'graphattn/graphs/from_pyg.py _KNOWN': Cache(
-        'the object, its version, and its values up to MAX_COMPARED of them', HERE),
-    'graphattn/_explained.py parameters_of': Cache(PURE, ''),
-    'graphattn/sources/pattern_source.py _parse': Cache('the expression, a pure function of it',
-                                                        HERE),
-    'graphattn/patterns/edge_list.py _numbers': Cache(
-        'the object, which is a value',
-        'tests/patterns/test_edge_list.py::test_order_and_repetition_do_not_matter'),
-    'graphattn/distributed.py _numbers': Cache(
-        'the graph of each process, by a number of its own, and the ranges of all processes',
-        'tests/distributed/test_distributed.py::'
-        'test_outputs_graphs_and_gradients_equal_one_process'),
-    'graphattn/decoding.py _kept': Cache(
-        'the layer, the run in a pass; not a cache but the state of a decoder',
-        'tests/test_decoding.py::test_a_layer_that_runs_twice_in_a_pass_caches_both_runs'),
-    'graphattn/graphs/graph.py is_complete': Cache(
-        'the object, which is a value',
-        'tests/test_graph.py::test_a_graph_is_complete_if_all_pairs_of_its_segments_are_edges'),
-    'graphattn/graphs/segments.py num_runs': Cache(
-        'the shapes of the segments, which do not change',
-        'tests/test_segments.py::test_segments_of_a_shape_in_a_row_are_a_run'),
-    'graphattn/graphs/complete.py _key': Cache(
-        'the segments, which are immutable',
-        'tests/test_complete_graph.py::test_it_equals_the_graph_of_all_pairs'),
-    # Products and masks
-    'graphattn/ops/sample/factor_model.py CachedMatmul': Cache(
-        'the versions of both factors and of the product, and the values of leaves', HERE),
-    'graphattn/ops/sample/cpu/thinning.py num_draws': Cache(
-        'the object, which lives for one draw', HERE),
-    # Compiled loops and libraries
-    'graphattn/_jit.py digest_beside': Cache(
-        'the sources beside a function when the process began, its name, the types of its '
-        'arguments, the CPU, the versions of numba and llvmlite',
-        'tests/test_jit.py::test_the_stamp_changes_with_every_file_beside_compiled_loops'),
-    'graphattn/graphs/pairs.py _compiled': Cache('nothing: numba is there, or it is not', ''),
-    'graphattn/_threads.py _openmp': Cache('the process',
-                                           'tests/test_threads.py::'
-                                           'test_a_forked_process_has_threads_of_its_own'),
-    'graphattn/_threads.py _pool': Cache('the process, the number of threads',
-                                         'tests/test_threads.py::'
-                                         'test_a_forked_process_has_threads_of_its_own'),
-    'graphattn/_compiler.py': Cache(PURE, ''),
-    'graphattn/ops/sample/methods.py _why_nothing_compiles': Cache('the type of device', ''),
-    'graphattn/ops/sample/methods.py _warn': Cache('the message: each is told once', ''),
-    'graphattn/ops/sample/cpu/comparing.py _bfloat16_is_faster': Cache(
-        'the CPU; the graph is the same either way', ''),
-    # transformers
-    'graphattn/hugging_face/attaching.py register': Cache('nothing: transformers is there', ''),
-    'graphattn/hugging_face/modules.py': Cache('the class of a module', ''),
-    'graphattn/hugging_face/calls.py': Cache('the class of a module', ''),
-    # One call's own
-    'graphattn/graphs/pair_mask.py': Cache('the object, which lives for one call', ''),
-    'graphattn/placement/padded.py': Cache('the object, which lives for one call', ''),
-    'analysis/result.py': Cache('the class of a result', ''),
-    'analysis/spectrum.py': Cache('the object, whose matrix nothing changes', ''),
-    # Files
-    'experiments/data/text/tokenizer.py _tell_once': Cache('the line: each is told once', ''),
-    'experiments/data/block_model_graphs.py cached_arrays': Cache(
-        'the parameters, and the digest of each file',
-        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_other_parameters_is_'
-        'made_anew'),
-    'experiments/data/listops.py cached_arrays': Cache(
-        'the parameters, and the digest of each file',
-        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_other_parameters_is_'
-        'made_anew'),
-    'experiments/data/pathfinder.py cached_arrays': Cache(
-        'the parameters, and the digest of each file',
-        'tests/experiments/data/test_cached_arrays.py::test_what_is_damaged_or_of_other_parameters_is_'
-        'made_anew'),
-    'experiments/data/imagenet64.py': Cache(
-        'the folder, and the name, size and time of each file in it',
-        'tests/experiments/data/test_images.py::test_a_picture_that_was_replaced_is_read_anew'),
-    'experiments/data/text/encoding.py': Cache(
-        "the format, the tokenizer, and the path, size and time of each of the corpus's files",
-        'tests/experiments/data/text/test_encoding.py::test_the_key_changes_with_files_and_'
-        'tokenizer'),
-    'experiments/tasks/graphs/base.py': Cache(
-        'the graphs, the transforms and their source, the versions; the digest of the file',
-        'tests/experiments/tasks/test_graphs.py::test_each_input_alone_changes_the_key'),
-    'experiments/runs/config_file.py': Cache('the text', ''),
-    'experiments/train.py': Cache('the command, whose options no run changes',
-        'tests/experiments/test_train.py::test_resolved_config_gives_the_same_run'),
-}
-
-
-# Everything that keeps something is in the table #####################################
-
-
-KEEPING = {'cache', 'lru_cache', 'cached_property', 'WeakIdKeyDictionary', 'WeakKeyDictionary',
-           'WeakValueDictionary', 'GraphCache', 'CachedMatmul', 'cached_arrays'}
-
-
-def keepers(path: Path) -> list[str]:
-    """The names under which a file keeps what it has computed."""
-    found, tree = [], ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            found += [node.name for decorator in node.decorator_list
-                      if name_of(decorator) in KEEPING]
-        elif isinstance(node, ast.Assign):
-            for call in ast.walk(node.value):
-                if isinstance(call, ast.Call) and name_of(call) in KEEPING:
-                    target = node.targets[0]
-                    names = target.elts if isinstance(target, ast.Tuple) else [target]
-                    found += [name_of(call), *map(name_of, names)]
-    return found
-
-
-def name_of(node: ast.AST) -> str:
-    if isinstance(node, ast.Call):
-        return name_of(node.func)
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, 'id', '')
-
-
-@pytest.mark.parametrize('package', ['graphattn', 'analysis', 'experiments/data'])
-def test_whatever_keeps_something_is_in_the_table(package):
-    for path in sorted((ROOT / package).rglob('*.py')):
-        file, names = str(path.relative_to(ROOT)), keepers(path)
-        listed = [place.partition(' ')[2] for place in CACHES if place.partition(' ')[0] == file]
-        assert not names or '' in listed or set(listed) & set(names), (file, names)
-
-
-def test_every_row_names_what_is_there():
-    for place, cache in CACHES.items():
-        file, _, name = place.partition(' ')
-        assert name in ('', *keepers(ROOT / file)), place
-        if cache.test:
-            file, _, name = cache.test.partition('::')
-            assert f'def {name}' in (ROOT / file).read_text(), cache.test
-
 
 # Each input alone ####################################################################
 
@@ -340,18 +186,6 @@ def outputs(module: torch.nn.Module, name: str) -> list[Tensor]:
 
 
 # Graphs, which are values ############################################################
-
-
-@pytest.mark.parametrize('part', ['indptr', 'key', 'query_ptr', 'edge_prob'])
-def test_a_graph_that_was_changed_in_place_is_refused(part):
-    graph = SlidingWindow(1).build(4).with_edge_prob(torch.full((10,), .5))
-    x = torch.randn(4, 1, 2)
-    edge_attention(x, x, x, graph)
-    tensor = {'indptr': graph.csr[0], 'key': graph.csr[1], 'query_ptr': graph.segments.query_ptr,
-              'edge_prob': graph.edge_prob}[part]
-    tensor.copy_(tensor.clone())
-    with pytest.raises(ValueError, match="'graph' must not be modified"):
-        edge_attention(x, x, x, graph)
 
 
 def test_layers_that_share_edges_see_them_change():

@@ -8,8 +8,7 @@ import torch
 
 from graphattn import BipartiteGraph, functional
 from graphattn.layers import EdgeAttention
-from tests.graphs import GRAPHS, random_graph
-from tests.ops.test_diffusion import saved_bytes
+from tests.graphs import GRAPHS
 
 
 def draw_inputs(graph, heads=2, dtype=torch.double):
@@ -137,17 +136,3 @@ def test_half_precision_accumulates_in_float32(dtype, hops, teleport, explicit):
     out = out[0] if explicit else out
     assert out.dtype == dtype
     torch.testing.assert_close(out.float(), exact, atol=1e-5, rtol=torch.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize('dropout', [0., 0.4])
-@pytest.mark.parametrize('hops', [2, 5])
-def test_recomputing_only_keeps_query_key_and_value(hops, dropout):
-    graph = random_graph(60, 60, 0.2)
-    inputs = query, key, value = [x.detach().requires_grad_() for x in draw_inputs(graph)[:3]]
-
-    def kept(recompute):
-        attention = EdgeAttention(dropout, hops=hops, teleport=0.1, recompute=recompute)
-        return saved_bytes(lambda: attention(query, key, value, graph))
-
-    assert kept(recompute=True) == sum(x.nbytes for x in inputs)
-    assert kept(recompute=False) > sum(x.nbytes for x in inputs) + hops * value.nbytes

@@ -1,5 +1,4 @@
 import copy
-import functools
 import math
 import pickle
 
@@ -10,8 +9,6 @@ from torch.nn import LayerNorm
 
 from graphattn import BipartiteGraph
 from graphattn.decoding import KeyValueCache
-from graphattn.functional.drive import LOCAL
-from graphattn.graphs.pair_layout import DiagonalLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import GraphAttention
 from graphattn.models import (
@@ -63,32 +60,6 @@ def test_a_shared_source_is_called_once_for_all_layers():
     x.sin().sum().backward()
     assert source.centroid.grad.any()
     assert model(TOKENS, PTR, return_graphs=True)[1][0] != graphs[0]  # the next pass draws anew
-
-
-def test_all_layers_train_a_shared_mask():
-    class LearnedValues(PatternSource):
-        def __init__(self):
-            super().__init__(Full())
-            self.values = torch.nn.Parameter(torch.rand(2, DiagonalLayout(8).num_values))
-
-        def forward(self, query, key, ptr, *, generator=None):
-            return PairMask(self.values, DiagonalLayout(8))
-
-    model = encoder(LearnedValues(), share_source=True).double()
-    x, masks = model(TOKENS, PTR, return_graphs=True)
-    assert masks[0] is masks[1]
-    gradient, = torch.autograd.grad(x.sin().sum(), model.source.values)
-
-    values = [model.source.values.detach().clone().requires_grad_() for _ in model.layers]
-    for layer, own in zip(model.layers, values):  # each layer has values of its own
-        layer.forward = functools.partial(
-            layer.forward, graph=PairMask(own, DiagonalLayout(8)))
-    x = model._embed(model._features(TOKENS), model._positions(TOKENS, PTR, LOCAL), None)
-    for layer in model.layers:
-        x = layer(x, PTR)
-    of_layer = torch.autograd.grad(model.norm(x).sin().sum(), values)
-    assert all(part.any() for part in of_layer)
-    torch.testing.assert_close(gradient, sum(of_layer))
 
 
 DILATED = ['Offsets((-1, 0, 1))', 'Offsets((-2, 0, 2))']
@@ -239,27 +210,6 @@ def test_sequence_classifier_pools_each_sequence(pooling):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('share_source', [False, True])
-@pytest.mark.parametrize('source', [
-    lambda: PatternSource(Full()), lambda: PatternSource(SlidingWindow(2)),
-    lambda: BlockModelSource(heads=2, head_channels=8, clusters=4, fixed=SlidingWindow(1))])
-def test_no_token_of_a_causal_encoder_depends_on_a_later_token(source, share_source):
-    model = CausalLanguageModel(encoder(source(), causal=True, share_source=share_source)).double()
-    logits, graphs = model(TOKENS, PTR, return_graphs=True)
-    assert logits.shape == (12, 20) and all(graph.causal() == graph for graph in graphs)
-    for i in range(12):
-        changed = TOKENS.clone()
-        changed[i] += 1 if changed[i] < 19 else -1
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            before = model.encoder.eval()(TOKENS, PTR)
-            torch.manual_seed(0)
-            after = model.encoder(changed, PTR)
-        differs = (before != after).any(dim=1)
-        assert differs[i] and not differs[:i].any() and not differs[PTR[PTR > i][0]:].any()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('pattern', [
     'Full', 'SlidingWindow(2) | GlobalTokens(1)', 'bigbird(block=2, num_global=1, num_random=1)',
     'diffuser(window=4, num_global=2, num_random=2)', 'LogSparse', 'block model'])
@@ -297,21 +247,6 @@ def test_positions_of_a_grid_are_sums_over_its_sides():
 def test_a_language_model_that_sees_the_next_token_is_refused():
     with pytest.raises(ValueError, match="'encoder' must.*causal=True"):
         CausalLanguageModel(encoder())
-
-
-@pytest.mark.slow
-def test_a_small_model_learns_eight_sequences_by_heart():
-    torch.manual_seed(0)
-    source = BlockModelSource(heads=2, head_channels=8, clusters=4)
-    model = SequenceClassifier(encoder(source), 4)
-    tokens, ptr = torch.randint(20, (64,)), torch.arange(9) * 8
-    label = torch.randint(4, (8,))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(60):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(tokens, ptr), label).backward()
-        optimizer.step()
-    assert torch.equal(model.eval()(tokens, ptr).argmax(1), label)
 
 
 @pytest.mark.parametrize('pooling', ['mean', 'first', 'pooler'])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from statistics import mean
 
 import numpy as np
@@ -54,32 +53,11 @@ def test_sparsity_of_sparsebert(pattern, with_diagonal, without, printed):
     assert (round(sparsity(pattern), 1), round(sparsity(pattern - SELF_LOOPS), 1)) == printed
 
 
-def test_sparsity_of_sparsebert_is_that_of_both_directions():
-    assert sparsity(LogSparse(causal=True)) == pytest.approx(94.5, abs=0.05)
-
-
 def test_sparsity_of_sparsebert_for_bigbird():
     pattern = get('bigbird', block=1, num_global=2, num_random=2)
     seeds = range(20)
     assert sparsity(pattern, seeds=seeds) == pytest.approx(93.2, abs=0.15)
     assert sparsity(pattern - SELF_LOOPS, seeds=seeds) == pytest.approx(93.9, abs=0.15)
-
-
-def test_sparsebert_prints_another_longformer_than_it_describes():
-    """Window size 2 and two global tokens, wherever they are, give 93.1 and never 88.7."""
-    placed = [sparsity(SlidingWindow(2) | GlobalTokens(tokens))
-              for tokens in combinations(range(0, 128, 9), 2)]
-    assert all(93.05 < value < 93.15 for value in placed)
-    assert sparsity(get('longformer', radius=2, num_global=2)) == pytest.approx(93.09, abs=0.005)
-
-
-@pytest.mark.parametrize(('radius', 'num_global'), [(5, 2), (4, 3), (3, 4), (2, 5)])
-def test_longformers_with_the_sparsity_that_sparsebert_prints(radius, num_global):
-    pattern = SlidingWindow(radius) | GlobalTokens(num_global, random=True)
-    assert sparsity(pattern, seeds=range(10)) == pytest.approx(88.7, abs=0.1)
-    assert sparsity(pattern - SELF_LOOPS, seeds=range(10)) == pytest.approx(89.5, abs=0.1)
-    at_the_start = sparsity(get('longformer', radius=radius, num_global=num_global))
-    assert at_the_start == pytest.approx(88.62, abs=0.005)
 
 
 # Diffuser, Table S.1 #################################################################
@@ -160,12 +138,6 @@ def test_the_classifiers_token_is_among_the_global_ones(block):
     without = get('diffuser', num_global=8, num_random=8, block=block)
     first = [int(global_tokens(without.build(300, seed=seed))[0]) for seed in range(5)]
     assert any(first)
-
-
-@pytest.mark.slow
-def test_density_of_diffuser_as_printed_is_of_other_settings():
-    pattern = get('diffuser', window=128, num_global=96, num_random=96)
-    assert density(pattern, 4096) == pytest.approx(11.2, abs=0.05)
 
 
 @pytest.mark.parametrize(('pattern', 'expected'), [

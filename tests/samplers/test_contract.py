@@ -515,6 +515,7 @@ def test_inference_mode_changes_no_result(method, num_threads, restore_threads):
 
 # Memory ##############################################################################
 
+
 def peak():
     # Not ru_maxrss, which a process inherits from the one that starts it.
     line, = (line for line in open('/proc/self/status') if line.startswith('VmHWM'))
@@ -674,18 +675,8 @@ def test_a_compiled_function_samples_outside_its_graph(sample):
 
 # Bad input ###########################################################################
 
+
 MODEL = random_model(4, 4, 2)
-
-
-@every_sampler
-@pytest.mark.parametrize('model, generator, error, match', [
-    (torch.ones(2, 2), None, TypeError, r"'model' must be a FactorModel \(got Tensor\)"),
-    (MODEL, 0, TypeError, r"'generator' must be a torch.Generator or None \(got int\)"),
-    (MODEL, np.random.default_rng(0), TypeError, r"'generator' must be .* \(got Generator\)"),
-])
-def test_bad_input(sample, model, generator, error, match):
-    with pytest.raises(error, match=match):
-        sample(model, generator=generator)
 
 
 @every_sampler
