@@ -81,18 +81,6 @@ def test_default_pointers(query_ptr, key_ptr, sizes, heads, expected):
     assert repr(segments) == f'Segments({expected[0]}, {expected[1]})'
 
 
-@pytest.mark.parametrize('query_ptr, key_ptr, error, match', [
-    (ptr(0, 2, 3), None, ValueError, r"'query_ptr' must rise from 0 to 4.*got \[0, 2, 3\]"),
-    (ptr(0, 4), ptr(0, 7, 6), ValueError, r"'key_ptr' must rise from 0 to 6.*got \[0, 7, 6\]"),
-    (ptr(0, 1, 4), None, ValueError, r"must.*same number.*segments \(got 2.*1\)"),
-    (ptr(0, 4).int(), None, TypeError, "'query_ptr' must be an int64 Tensor"),
-    (ptr(0, 4), ptr(0, 6).to('meta'), ValueError, "'key_ptr' must be on cpu.*got meta"),
-])
-def test_bad_pointers(query_ptr, key_ptr, error, match):
-    with pytest.raises(error, match=match):
-        Segments.of(query_ptr, key_ptr, (4, 6), torch.device('cpu'))
-
-
 # Pointers ############################################################################
 
 

@@ -12,14 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn import BipartiteGraph, ops
-from graphattn.functional import attention_weights, edge_attention
+from graphattn.functional import edge_attention
 from graphattn.functional.drive import Placement, drive
 from graphattn.ops import LogitTerms
+from graphattn.ops.attention import cpu_few_edges as few_edges
+from graphattn.ops.cpu import schedule
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
+from tests.pairwise import pairwise
 
 HEADS, CHANNELS, VALUE_CHANNELS = 2, 4, 3
-EDGE_VALUES = {'plain': None, 'per_edge': (), 'per_edge_and_head': (HEADS,)}
+EDGE_VALUES = {'plain': {}, 'per_edge': {'edge_bias': (), 'edge_gate': ()},
+               'per_edge_and_head': {'edge_bias': (HEADS,), 'edge_gate': (HEADS,)},
+               'bias alone': {'edge_bias': ()}, 'gate alone': {'edge_gate': (HEADS,)}}
 NODES = ('query', 'key', 'value')
 
 
@@ -37,6 +42,27 @@ ON_CPUS = [name for name in ops.BACKENDS if name != 'triton']
 DENSE = ('sdpa',)
 BACKENDS = [name for name in ON_CPUS if name not in DENSE]
 
+# Graphs of few edges, as all are here, have loops of their own; these are the loops of others.
+IN_CHUNKS = 'numba, chunk by chunk'
+
+
+def loops_of(backend: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    if backend != IN_CHUNKS:
+        return skip_if_missing(backend)
+    monkeypatch.setattr(few_edges, '_MAX_EDGES', -1)
+    monkeypatch.setattr(schedule, 'GRAIN', 1)
+    return 'numba'
+
+
+@pytest.fixture(params=[*BACKENDS, IN_CHUNKS])
+def backend(request, monkeypatch) -> str:
+    return loops_of(request.param, monkeypatch)
+
+
+@pytest.fixture(params=[name for name in (*BACKENDS, IN_CHUNKS) if name != 'reference'])
+def fast_backend(request, monkeypatch) -> str:
+    return loops_of(request.param, monkeypatch)
+
 
 def attention(backend: str, **arguments) -> tuple[Tensor, Tensor]:
     """Output, in one pass where the backend can, and weights."""
@@ -53,9 +79,7 @@ def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, channels: int = C
     shapes = {'query': (graph.num_queries, HEADS, channels),
               'key': (graph.num_keys, HEADS, channels),
               'value': (graph.num_keys, HEADS, value_channels)}
-    if EDGE_VALUES[edge_values] is not None:
-        shape = (graph.num_edges, *EDGE_VALUES[edge_values])
-        shapes |= {'edge_bias': shape, 'edge_gate': shape}
+    shapes |= {name: (graph.num_edges, *heads) for name, heads in EDGE_VALUES[edge_values].items()}
     return {name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
             for name, shape in shapes.items()}
 
@@ -94,8 +118,9 @@ def in_double(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 # One meaning #########################################################################
 
 
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
-@pytest.mark.parametrize('name', GRAPHS)
+@pytest.mark.parametrize('name, edge_values', [
+    (name, values) for name in GRAPHS for values in EDGE_VALUES
+    if 'alone' not in values or name in ('hub', 'ragged_rectangles')])
 def test_equals_reference(name, edge_values, fast_backend):
     graph = GRAPHS[name]()
     inputs = draw(graph, edge_values)
@@ -281,16 +306,17 @@ def test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded(ba
                 check_dtype=False)
 
 
-@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
-@pytest.mark.parametrize('poisoned, position', [
-    ('query', 0), ('key', 11), ('value', 11), ('edge_bias', 2), ('edge_gate', 2)])
-@pytest.mark.parametrize('way', EVERY_WAY)
-def test_poison_reaches_only_one_query_and_its_keys(way, poisoned, position, poison):
-    graph = nearly_full_graph()
+POSITIONS = {'query': 0, 'key': 11, 'value': 11, 'edge_bias': 2, 'edge_gate': 2}
+
+
+@pytest.mark.parametrize('way, poisoned, poison', pairwise(
+    [*EVERY_WAY, IN_CHUNKS], POSITIONS, [torch.nan, torch.inf]))
+def test_poison_reaches_only_one_query_and_its_keys(way, poisoned, poison, monkeypatch):
+    graph, way = nearly_full_graph(), loops_of(way, monkeypatch)
     inputs = draw(graph, 'per_edge_and_head')
     inputs.pop('edge_bias' if poisoned == 'edge_gate' else 'edge_gate')
     clean = train(graph, inputs, way)
-    inputs[poisoned][position] = poison
+    inputs[poisoned][POSITIONS[poisoned]] = poison
     results = train(graph, inputs, way)
     assert not results['out'][0].isfinite().all()
     spared = {**dict.fromkeys(('out', 'query'), slice(1, None)),
@@ -300,16 +326,13 @@ def test_poison_reaches_only_one_query_and_its_keys(way, poisoned, position, poi
                 {name: clean[name][spared[name]] for name in clean})
 
 
-BIASES = [0., 1e4, -1e4, 1e6, 1e9, -1e9, torch.finfo(torch.float32).max,
-          torch.finfo(torch.float32).min, -torch.inf]
+BIASES = [0., 1e4, -1e9, torch.finfo(torch.float32).max, torch.finfo(torch.float32).min, -torch.inf]
 
 
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize('hops', [1, 2])
-@pytest.mark.parametrize('way', [*EVERY_WAY, 'sdpa'])
+@pytest.mark.parametrize('way, hops, dtype', pairwise(
+    [*EVERY_WAY, 'sdpa'], [1, 2], [torch.float64, torch.float32, torch.bfloat16, torch.float16],
+    among=lambda way, hops, dtype: way != 'sdpa' or hops == 1))
 def test_a_bias_that_all_edges_share_changes_nothing(way, hops, dtype):
-    if way == 'sdpa' and hops > 1:
-        pytest.skip('it has one hop')
     graph = nearly_full_graph()
     inputs = draw(graph, dtype=dtype, value_channels=CHANNELS)  # torch's fused kernels need as many
     inputs['query'] *= 0  # products beside a large bias would be rounded away
@@ -328,7 +351,7 @@ def test_a_bias_that_all_edges_share_changes_nothing(way, hops, dtype):
                         check_dtype=False)
 
 
-@pytest.mark.parametrize('size', [1e3, 1e4, 1e6, 5e7])
+@pytest.mark.parametrize('size', [1e3, 5e7])
 @pytest.mark.parametrize('way', [*EVERY_WAY, *DENSE])
 def test_large_logits_that_are_exact_have_exact_weights_in_both_passes(way, size):
     graph = GRAPHS['square']()
@@ -374,6 +397,7 @@ def test_the_gradient_at_an_output_is_that_of_what_follows(way):
 
 
 # Softcaps and sinks ##################################################################
+
 
 LOGIT_TERMS = {
     'low softcap': dict(softcap=0.5), 'high softcap': dict(softcap=50.),
@@ -473,24 +497,6 @@ def test_sinks_of_heads_with_graphs_of_their_own_are_folded_with_them():
                             **{name: tensor[:, [head]] for name, tensor in inputs.items()})
              for head, graph in enumerate(graphs)]
     assert_same({'out': out}, {'out': torch.cat(alone, dim=1)})
-
-
-@pytest.mark.parametrize('options, error, match', [
-    (dict(softcap=0.), ValueError, "'softcap' must be positive and finite .got 0.0"),
-    (dict(softcap=-1.), ValueError, "'softcap' must be positive and finite"),
-    (dict(softcap=math.nan), ValueError, "'softcap' must be positive and finite"),
-    (dict(softcap=torch.ones(2)), TypeError, "'softcap' must be"),
-    (dict(sink=1.), TypeError, "'sink' must be"),
-    (dict(sink=torch.ones(HEADS).long()), TypeError, "'sink' must.*got torch.int64"),
-    (dict(sink=torch.ones(HEADS + 1)), ValueError, r"'sink' must.*\[2\],.*got"),
-    (dict(sink=torch.ones(HEADS, device='meta')), ValueError, "'sink' must.*cpu,.*got meta")])
-def test_bad_softcaps_and_sinks_are_refused(options, error, match):
-    graph = GRAPHS['square']()
-    inputs = draw(graph)
-    with pytest.raises(error, match=match):
-        edge_attention(graph=graph, **inputs, **options)
-    with pytest.raises(error, match=match):
-        attention_weights(inputs['query'], inputs['key'], graph, **options)
 
 
 @pytest.mark.parametrize('options, match', [

@@ -511,9 +511,8 @@ def test_two_operators_support_what_one_does_not(changes):
     assert_same(actual, expected)
 
 
-@pytest.mark.parametrize('edges_at_once', [1, 2**20])
-@pytest.mark.parametrize('edge_values', FEW_VALUES)
-@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'ragged_batch'])
+@pytest.mark.parametrize('name, edge_values, edges_at_once', pairwise(
+    ['square', 'idle_tokens', 'ragged_batch'], FEW_VALUES, [1, 2**20]))
 def test_dropout_in_one_operator(name, edge_values, edges_at_once, monkeypatch, restored_rng):
     monkeypatch.setattr(orders, 'EDGES_AT_ONCE', edges_at_once)
     graph = GRAPHS[name]()
@@ -622,31 +621,20 @@ def call(**changes) -> Tensor:
     return attention_diffusion(**{**arguments, **changes})
 
 
-@pytest.mark.parametrize('changes, error, match', [
-    (dict(hops=-1), ValueError, r"'hops' must not be negative \(got -1\)"),
-    (dict(hops=1.5), TypeError, "'hops' must be an int .got float"),
-    (dict(hops=True), TypeError, "'hops' must be an int .got bool"),
-    (dict(teleport=-0.1), ValueError, r"'teleport' must be in \[0, 1\] \(got -0.1\)"),
-    (dict(teleport=1.1), ValueError, r"'teleport' must be in \[0, 1\] \(got 1.1\)"),
-    (dict(teleport=math.nan), ValueError, r"'teleport' must be in \[0, 1\] \(got nan\)"),
-    (dict(teleport=(0.1, 2.)), ValueError, r"'teleport' must be in \[0, 1\]"),
-    (dict(teleport=(0.1,) * 3), ValueError, r"number.*2.*\(got"),
-    (dict(teleport='0.1'), TypeError, "'teleport' must be a number, a sequence"),
-    (dict(teleport=torch.tensor([0.1, 1.5])), ValueError, r"in \[0, 1\] \(got 0.1.* to 1.5\)"),
-    (dict(teleport=torch.rand(3)), ValueError, r"\[2, 12, 2\].*got shape \(3,\)"),
-    (dict(teleport=torch.ones(2).long()), TypeError, "'teleport' must.*got torch.int64"),
-    (dict(teleport=torch.ones(2, device='meta')), ValueError, "'teleport' must be"),
-    (dict(teleport=0., hops=math.inf), ValueError, "'teleport' must be positive .*got 0"),
-    (dict(teleport=(0.1,), hops=math.inf), ValueError, "number.*inf.*got 1 numbers"),
-    (dict(alpha=torch.rand(3, HEADS)), ValueError, "'alpha' must have shape"),
-    (dict(alpha=[1.]), TypeError, "'alpha' must.*Tensor.*got list"),
-    (dict(value=torch.rand(11, HEADS, 3)), ValueError, "'value' must.*12"),
-    (dict(value=torch.rand(12, HEADS, 3, device='meta')), ValueError, "'value' must be on cpu"),
-    (dict(graph=GRAPHS['more_keys']()), ValueError, "equal numbers of keys and queries"),
-    (dict(graph=None), TypeError, "'graph' must be a BipartiteGraph"),
-    (dict(backend='sdpa'), ValueError, "backend 'sdpa' .* weights"),
-    (dict(backend='numbra'), ValueError, "did you mean 'numba'"),
+@pytest.mark.parametrize('changes, match', [
+    (dict(teleport=(0.1, 2.)), r"'teleport' must be in \[0, 1\]"),
+    (dict(teleport=(0.1,) * 3), r"number.*2.*\(got"),
+    (dict(teleport=torch.tensor([0.1, 1.5])), r"in \[0, 1\] \(got 0.1.* to 1.5\)"),
+    (dict(teleport=torch.rand(3)), r"\[2, 12, 2\].*got shape \(3,\)"),
+    (dict(teleport=torch.ones(2, device='meta')), "'teleport' must be"),
+    (dict(teleport=0., hops=math.inf), "'teleport' must be positive .*got 0"),
+    (dict(teleport=(0.1,), hops=math.inf), "number.*inf.*got 1 numbers"),
+    (dict(alpha=torch.rand(3, HEADS)), "'alpha' must have shape"),
+    (dict(value=torch.rand(11, HEADS, 3)), "'value' must.*12"),
+    (dict(graph=GRAPHS['more_keys']()), "equal numbers of keys and queries"),
+    (dict(backend='sdpa'), "backend 'sdpa' .* weights"),
+    (dict(backend='numbra'), "did you mean 'numba'"),
 ])
-def test_refuses(changes, error, match):
-    with pytest.raises(error, match=match):
+def test_refuses(changes, match):
+    with pytest.raises(ValueError, match=match):
         call(**changes)

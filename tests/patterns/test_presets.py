@@ -167,30 +167,14 @@ def test_get(pattern, expected):
 
 
 @pytest.mark.parametrize(('name', 'parameters', 'error', 'match'), [
-    ('bigbrid', {}, ValueError, r"must be one of 'star', .* \(got 'bigbrid'\); did you mean "
-                                r"'bigbird'\?$"),
-    ('Longformer', {}, ValueError, r"\(got 'Longformer'\); did you mean 'longformer'"),
+    ('bigbrid', {}, ValueError, r"\(got 'bigbrid'\); did you mean 'bigbird'"),
     ('zzz', {}, ValueError, r"'exphormer' \(got 'zzz'\)$"),
-    (3, {}, TypeError, r"'name' must be a str \(got int\)"),
-    ('star', {'radius': 1}, TypeError, r"'radius' is not a parameter of 'star', .*: none"),
-    ('diffuser', {'radius': 1}, TypeError,
-     r"'radius' .* of 'diffuser', which accepts: 'window', 'num_global', 'num_random'"),
-    ('longformer', {'radius': 1}, TypeError,
-     r"'num_global' must be given .* 'longformer', which accepts: 'radius', 'num_global'"),
-    ('longformer', {'radius': 1, 'num_global': -1}, ValueError,
-     r"'num_global' must not be negative \(got -1\)"),
-    ('bigbird', {'block': 1.5}, TypeError, r"'block' must be an int \(got float\)"),
-    ('diffuser', {'block': 0}, ValueError, r"'block' must be at least 1 \(got 0\)"),
-    ('diffuser', {'block': 48}, ValueError,
-     r"'num_global' must.*multiple.*'block' \(got.*48\)"),
-    ('diffuser', {'block': 16, 'num_random': 24}, ValueError,
-     r"'num_random' must.*multiple.*'block' \(got.*16\)"),
-    ('diffuser', {'block': 4, 'uniform': True}, ValueError,
-     r"'block' must.*1.*\(got 4\)"),
-    ('diffuser', {'uniform': 1}, TypeError, r"'uniform' must be a bool \(got int\)"),
-    ('diffuser', {'cls_global': True, 'num_global': 0}, ValueError,
-     r"'num_global' must.*\(got 0\)"),
-    ('diffuser_repo', {'size': 0}, ValueError, r"'size' must be at least 1 \(got 0\)"),
+    ('star', {'radius': 1}, TypeError, "'radius' is not a parameter of 'star'"),
+    ('longformer', {'radius': 1}, TypeError, "'num_global' must be given"),
+    ('diffuser', {'block': 48}, ValueError, r"'num_global' must.*'block' \(got.*48\)"),
+    ('diffuser', {'block': 16, 'num_random': 24}, ValueError, "'num_random' must.*'block'"),
+    ('diffuser', {'block': 4, 'uniform': True}, ValueError, r"'block' must.*1.*\(got 4\)"),
+    ('diffuser', {'cls_global': True, 'num_global': 0}, ValueError, "'num_global' must"),
     ('diffuser', {'window': 63}, ValueError, r"'width' must be even, .* \(got 63\)"),
 ])
 def test_get_refuses(name, parameters, error, match):
@@ -220,8 +204,6 @@ def test_a_pattern_of_ones_own_has_a_name(monkeypatch):
 @pytest.mark.parametrize('name, build, error, message', [
     ('bigbird', SlidingWindow, ValueError, "'name' must.*name.*preset.*got 'bigbird'"),
     ('my pattern', SlidingWindow, ValueError, "'name' must be a Python identifier"),
-    (3, SlidingWindow, TypeError, "'name' must be a str"),
-    ('mine', 3, TypeError, "'build' must be a function"),
 ])
 def test_invalid_registrations_are_refused(name, build, error, message):
     with pytest.raises(error, match=message):
