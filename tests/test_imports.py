@@ -226,20 +226,6 @@ def heavy_imports(module: str) -> set[str]:
     return tops & (HEAVY | {'torch_geometric'}) - allowed
 
 
-@pytest.mark.parametrize('source, expected', [
-    ('import graphattn.models.encoder', {'graphattn.models.encoder'}),
-    ('from graphattn import ops', {'graphattn.ops'}),
-    ('from graphattn import BipartiteGraph, ops', {'graphattn', 'graphattn.ops'}),
-    ('from graphattn.graphs.graph import BipartiteGraph', {'graphattn.graphs.graph'}),
-    ('from ...models import Encoder', {'graphattn.models'}),
-    ('from . import gather', {'graphattn.ops.attention.gather'}),
-    ('from experiments import train', {'experiments.train'}),
-    ('def f():\n    import lightning', {'lightning'}),
-])
-def test_reads_every_kind_of_import(source, expected):
-    assert imported(ast.walk(ast.parse(source)), 'graphattn.ops.attention.csr') == expected
-
-
 @pytest.mark.parametrize('package', PACKAGES)
 def test_public_page_lists_names_that_exist(package):
     if package == 'graphattn.ops.triton':

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn import BipartiteGraph, ops
@@ -25,9 +24,6 @@ HEADS, CHANNELS, VALUE_CHANNELS = 2, 4, 3
 EDGE_VALUES = {'plain': {}, 'per_edge': {'edge_bias': (), 'edge_gate': ()},
                'per_edge_and_head': {'edge_bias': (HEADS,), 'edge_gate': (HEADS,)},
                'bias alone': {'edge_bias': ()}, 'gate alone': {'edge_gate': (HEADS,)}}
-NODES = ('query', 'key', 'value')
-
-
 def skip_if_missing(backend: str) -> str:
     if backend == 'gather_ext':
         for package in ('torch_scatter', 'torch_sparse'):
@@ -149,15 +145,6 @@ def test_equals_reference_on_a_gpu(backend):
                     attend(graph, inputs, 'reference'))
 
 
-@pytest.mark.parametrize('name', ['square', 'graph_per_head'])
-def test_auto_and_scale_equal_reference(name):
-    graph = GRAPHS[name]()
-    inputs = draw(graph)
-    scaled = {**inputs, 'query': inputs['query'] * 0.3 * math.sqrt(CHANNELS)}
-    assert_same({'out': edge_attention(graph=graph, **inputs, scale=0.3)},
-                {'out': attend(graph, scaled, 'reference')['out']})
-
-
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
 def test_gradcheck(backend, edge_values):
     graph = random_graph(4, 5, 0.5)
@@ -168,30 +155,6 @@ def test_gradcheck(backend, edge_values):
 
     assert torch.autograd.gradcheck(function, [leaf.requires_grad_() for leaf in leaves],
                                     fast_mode=True)
-
-
-@pytest.mark.parametrize('name', ['square', 'more_keys', 'idle_nodes', 'shuffled_duplicates',
-                                  'full', 'hub'])
-@pytest.mark.parametrize('additive', [False, True])
-def test_reference_equals_scaled_dot_product_attention(name, additive):
-    graph = GRAPHS[name]()
-    inputs = draw(graph, 'per_edge_and_head')
-    inputs = {name: tensor.requires_grad_() for name, tensor in inputs.items()
-              if name in NODES or additive and name == 'edge_bias'}
-    mask = graph.to_mask().expand(HEADS, -1, -1)
-    if additive:
-        mask = torch.full(mask.shape, -torch.inf, dtype=torch.float64).index_put(
-            (torch.arange(HEADS), graph.query[:, None], graph.key[:, None]), inputs['edge_bias'])
-
-    has_keys = graph.in_degree() > 0  # torch gives NaN to the others
-    query, key, value = (inputs[name].transpose(0, 1) for name in NODES)
-    expected = F.scaled_dot_product_attention(query[:, has_keys], key, value,
-                                              attn_mask=mask[:, has_keys]).transpose(0, 1)
-    out = edge_attention(graph=graph, **inputs, backend='reference')[has_keys]
-    leaves = list(inputs.values())
-    torch.testing.assert_close(
-        (out, *torch.autograd.grad(out.square().sum(), leaves)),
-        (expected, *torch.autograd.grad(expected.square().sum(), leaves)), rtol=1e-12, atol=1e-12)
 
 
 def test_the_weight_of_a_single_edge_has_no_gradient(backend):
@@ -324,31 +287,6 @@ def test_poison_reaches_only_one_query_and_its_keys(way, poisoned, poison, monke
               **dict.fromkeys(('edge_bias', 'edge_gate'), graph.query != 0)}
     assert_same({name: results[name][spared[name]] for name in clean},
                 {name: clean[name][spared[name]] for name in clean})
-
-
-BIASES = [0., 1e4, -1e9, torch.finfo(torch.float32).max, torch.finfo(torch.float32).min, -torch.inf]
-
-
-@pytest.mark.parametrize('way, hops, dtype', pairwise(
-    [*EVERY_WAY, 'sdpa'], [1, 2], [torch.float64, torch.float32, torch.bfloat16, torch.float16],
-    among=lambda way, hops, dtype: way != 'sdpa' or hops == 1))
-def test_a_bias_that_all_edges_share_changes_nothing(way, hops, dtype):
-    graph = nearly_full_graph()
-    inputs = draw(graph, dtype=dtype, value_channels=CHANNELS)  # torch's fused kernels need as many
-    inputs['query'] *= 0  # products beside a large bias would be rounded away
-    options = dict(hops=hops, teleport=0.1 * (hops - 1))
-    right = train(graph, in_double(inputs), 'reference', **options)
-    away = torch.full((graph.num_edges,), -torch.inf)
-    nothing = train(graph, in_double(inputs) | {'edge_bias': away}, 'reference', **options)
-    tolerance = 30 * max(torch.finfo(dtype).eps, 1e-15)
-    for bias in BIASES:
-        edge_bias, expected = torch.full_like(away, bias), nothing if bias == -torch.inf else right
-        learned = train(graph, inputs | {'edge_bias': edge_bias}, way, **options)
-        given = train(graph, inputs, way, edge_bias=edge_bias, **options)  # torch takes other ways
-        for name in inputs:
-            assert_same({name: learned[name], 'again': given[name]},
-                        {name: expected[name], 'again': expected[name]}, rtol=0, atol=tolerance,
-                        check_dtype=False)
 
 
 @pytest.mark.parametrize('size', [1e3, 5e7])
@@ -591,17 +529,19 @@ def test_permuting_nodes_permutes_the_output(backend):
 # Memory ##############################################################################
 
 
-def forward_and_backward(num_nodes, backend):
+def forward_and_backward(num_nodes, backend, hops):
     query = torch.arange(num_nodes).repeat_interleave(3)
     key = (query + torch.tensor([0, 1, num_nodes // 2]).repeat(num_nodes)) % num_nodes
     graph = BipartiteGraph.from_edge_index(torch.stack([key, query]), num_nodes)
     tensors = [torch.randn(num_nodes, 2, 16, requires_grad=True) for _ in range(3)]
-    edge_attention(*tensors, graph, backend=backend).sum().backward()
+    edge_attention(*tensors, graph, hops=hops, teleport=.1 * (hops - 1),
+                   backend=backend).sum().backward()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('backend', ['gather', 'numba'])
+@pytest.mark.parametrize('backend, hops', [('gather', 1), ('numba', 1), ('numba', 5)])
 @pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
-def test_memory_is_linear_in_edges(backend):
-    forward_and_backward(100, backend)  # compiles
-    assert peak_bytes(lambda: forward_and_backward(20_000, backend)) < 200e6  # the pairs: 1.6e9
+def test_memory_is_linear_in_edges(backend, hops):
+    forward_and_backward(100, backend, hops)  # compiles
+    most = peak_bytes(lambda: forward_and_backward(20_000, backend, hops))
+    assert most < 200e6  # the pairs: 1.6e9

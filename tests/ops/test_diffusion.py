@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +22,6 @@ from graphattn.ops.cpu import orders, schedule
 from graphattn.ops.diffusion import schema as operators
 from graphattn.ops.weights import schema as weight_operators
 from graphattn.patterns import SlidingWindow
-from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
 from tests.ops.numbers import CHANNELS, HEADS, assert_same, draw, with_grads
 from tests.pairwise import pairwise
@@ -121,30 +119,6 @@ def test_equals_reference(name, edge_values, teleport, fast_backend, with_thread
     assert_same(actual, with_grads(run(backend='reference'), inputs))
 
 
-@pytest.mark.parametrize('hops', [0, 1, 4])
-@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'hub'])
-def test_reference_is_the_recursion_of_matrices(name, hops):
-    graph = GRAPHS[name]()
-    inputs = draw(graph)
-    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
-    attention, start = dense_weights(graph, alpha), inputs['value'].transpose(0, 1)
-    z = start
-    for _ in range(hops):
-        z = 0.7 * attention @ z + 0.3 * start
-    out = diffuse(graph, inputs, 'reference', hops=hops)
-    assert_same(with_grads(out, inputs), with_grads(z.transpose(0, 1), inputs))
-
-
-@pytest.mark.parametrize('hops', [1, 4, math.inf])
-def test_queries_without_keys_keep_teleport_times_value(backend, hops):
-    graph = GRAPHS['idle_tokens']()
-    inputs = draw(graph)
-    idle = graph.in_degree() == 0
-    out = diffuse(graph, inputs, backend, hops=hops, teleport=0.3)
-    assert idle.any()
-    assert_same(out[idle], 0.3 * inputs['value'][idle])
-
-
 def test_causal_at_any_depth(backend):
     mask = random_graph(12, 12, 0.5).to_mask() | torch.eye(12, dtype=torch.bool).roll(-1, dims=1)
     graph = BipartiteGraph.from_mask(mask.tril())
@@ -162,22 +136,6 @@ def test_causal_at_any_depth(backend):
 def resolvent(attention: Tensor, start: Tensor, teleport: Tensor | float) -> Tensor:
     identity = torch.eye(attention.size(-1), dtype=attention.dtype)
     return torch.linalg.solve(identity - (1 - teleport) * attention, teleport * start)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'hub'])
-def test_many_hops_and_the_limit_equal_the_resolvent(name, backend):
-    graph = GRAPHS[name]()
-    inputs = draw(graph) | {'teleport': torch.tensor([0.3, 0.6]).double().requires_grad_()}
-    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
-    expected = resolvent(dense_weights(graph, alpha), inputs['value'].transpose(0, 1),
-                         inputs['teleport'][:, None, None]).transpose(0, 1)
-    expected = with_grads(expected, inputs)
-    for hops in (120, math.inf):
-        out = diffuse(graph, inputs, backend, hops=hops)
-        assert_same(with_grads(out, inputs), expected, 1e-10)
-    with torch.no_grad():
-        assert_same(diffuse(graph, inputs, backend, hops=math.inf), expected['out'], 1e-10)
 
 
 def window(n: int) -> BipartiteGraph:
@@ -381,19 +339,6 @@ def test_nan_travels_no_further_than_the_hops(backend, teleport, poison):
 # Dropout, threads, memory ############################################################
 
 
-def test_dropout_is_drawn_once_for_all_hops(backend, restored_rng):
-    graph = GRAPHS['full']()
-    inputs = draw(graph)
-    torch.manual_seed(3)
-    alpha = attention_weights(inputs['query'], inputs['key'], graph, dropout_p=0.4,
-                              backend=backend)
-    dense = dense_weights(graph, alpha)
-    assert (dense == 0).any()
-    torch.manual_seed(3)
-    out = diffuse(graph, inputs, backend, hops=2, teleport=0., dropout_p=0.4)
-    assert_same(out, (dense @ dense @ inputs['value'].transpose(0, 1)).transpose(0, 1))
-
-
 @pytest.mark.parametrize('run', [diffuse, diffuse_in_one])
 @pytest.mark.parametrize('name', ['hub', 'ragged_batch', 'graph_per_head'])
 def test_bit_for_bit_the_same_in_any_number_of_threads(name, run, with_threads):
@@ -511,28 +456,6 @@ def test_two_operators_support_what_one_does_not(changes):
     assert_same(actual, expected)
 
 
-@pytest.mark.parametrize('name, edge_values, edges_at_once', pairwise(
-    ['square', 'idle_tokens', 'ragged_batch'], FEW_VALUES, [1, 2**20]))
-def test_dropout_in_one_operator(name, edge_values, edges_at_once, monkeypatch, restored_rng):
-    monkeypatch.setattr(orders, 'EDGES_AT_ONCE', edges_at_once)
-    graph = GRAPHS[name]()
-    inputs, n = draw(graph, edge_values), graph.num_queries
-
-    def run(inputs, **options):
-        torch.manual_seed(3)
-        return diffuse_in_one(graph, inputs, dropout_p=0.4, **options)
-
-    # After one hop of the unit vectors there are the weights that dropout has left.
-    units = torch.eye(n).double()[:, None].expand(n, HEADS, n)
-    left = run({**inputs, 'value': units}, hops=1, teleport=0.).detach()[graph.query, :, graph.key]
-    alpha = attention_weights(graph=graph, backend='reference', **{
-        name: tensor for name, tensor in inputs.items() if name != 'value'})
-    assert_same(left[left != 0], (alpha / 0.6)[left != 0])
-    expected = attention_diffusion(alpha * (left != 0) / 0.6, inputs['value'], graph, hops=HOPS,
-                                   teleport=0.3, backend='reference')
-    assert_same(with_grads(run(inputs), inputs), with_grads(expected, inputs))
-
-
 def test_one_operator_in_half_precision():
     graph = GRAPHS['square']()
     inputs = draw(graph, 'per_head', dtype=torch.bfloat16)
@@ -592,22 +515,6 @@ def test_operators_keep_torchs_rules(edge_values):
     torch.library.opcheck(operators.diffused_attention, (
         inputs['query'], inputs['key'], inputs['value'], *terms, teleport, *edges,
         torch.tensor([5]), 0.3, 2., 0.2, True))
-
-
-def train(num_nodes):
-    query = torch.arange(num_nodes).repeat_interleave(3)
-    key = (query + torch.tensor([0, 1, num_nodes // 2]).repeat(num_nodes)) % num_nodes
-    graph = BipartiteGraph.from_edge_index(torch.stack([key, query]), num_nodes)
-    query, key, value = (torch.randn(num_nodes, 2, 16, requires_grad=True) for _ in range(3))
-    alpha = attention_weights(query, key, graph, backend='numba')
-    attention_diffusion(alpha, value, graph, hops=5, teleport=.1, backend='numba').sum().backward()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
-def test_memory_is_linear_in_edges():
-    train(100)  # compiles
-    assert peak_bytes(lambda: train(20_000)) < 200e6  # [20000, 20000] is 1.6e9
 
 
 # What is refused #####################################################################

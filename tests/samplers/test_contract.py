@@ -280,18 +280,6 @@ def test_clusters_of_query_and_key_stay_paired(sample):
 
 
 @every_sampler
-def test_an_empty_first_cell_and_head_disturb_no_other(sample):
-    mixing = torch.stack([torch.zeros(2, 2), torch.tensor([[0., 0.2], [0.4, 0.1]])])
-    member = torch.rand(8, 2, generator=torch.Generator().manual_seed(0))
-    model = FactorModel(member, mixing, member)
-    drawn, prob = draw_many(sample, model)
-    head_1 = slice(16, 32)
-    assert not drawn[:, :16].any()
-    count, expected = drawn.sum(0)[head_1], (COPIES * prob)[head_1]
-    assert is_plausible(((count - expected)**2 / (expected * (1 - prob[head_1]))).sum(), 16)
-
-
-@every_sampler
 def test_each_edge_is_drawn_once(sample):
     model = FactorModel(torch.ones(30, 2), torch.full((2, 2), 0.25), torch.ones(20, 2),
                         exploration=9.)
