@@ -188,9 +188,11 @@ def test_weights_that_cannot_be_drawn_are_refused(name):
             WITH_WEIGHTS[name](GRAPH, bad)
 
 
-def test_without_matplotlib_notebooks_show_the_text(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
+def test_notebooks_show_a_picture_or_without_matplotlib_the_text(monkeypatch):
     graph = random_graph(4, 6)
+    for shown in (graph, patterns.Star()):
+        assert 'data:image/png;base64,' in shown._repr_html_()
+    monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
     assert graph._repr_html_() == f'<pre>{graph!r}</pre>'
 
 

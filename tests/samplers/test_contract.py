@@ -447,24 +447,13 @@ def test_neither_gradients_nor_autocast_nor_layout_matter(sample):
 
 
 @every_sampler
-def test_the_generator_decides(sample):
+def test_the_generator_decides_and_nothing_else_advances(sample):
     model = random_model(50, 40, 4, density=0.1)
-    first, again, other = (sample(model, generator=torch.Generator().manual_seed(seed))
-                           for seed in (0, 0, 1))
-    assert first == again and first != other
-
-
-@every_sampler
-def test_the_generator_advances(sample):
-    generator = torch.Generator().manual_seed(0)
-    model = random_model(50, 40, 4, density=0.1)
-    assert sample(model, generator=generator) != sample(model, generator=generator)
-
-
-@every_sampler
-def test_a_generator_leaves_the_global_state_alone(sample):
     before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    sample(random_model(50, 40, 4, density=0.1), generator=torch.Generator())
+    first, again, other = (torch.Generator().manual_seed(seed) for seed in (0, 0, 1))
+    graph = sample(model, generator=first)
+    assert graph == sample(model, generator=again) != sample(model, generator=other)
+    assert graph != sample(model, generator=first)
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(np.random.get_state()[1], numpy_before)
 
@@ -569,8 +558,7 @@ def test_thinning_by_name_refuses_a_pair_that_may_be_certain(largest):
     (sample_bernoulli, ('auto', 'compare', 'thin', 'torch')),
     (sample_fastrg, ('auto', 'compiled', 'torch'))])
 def test_a_method_is_known_or_refused(sample, methods):
-    with pytest.raises(ValueError, match=r"'method' must be one of .* \(got 'troch'; did you mean "
-                                         r"'torch'\?\)") as error:
+    with pytest.raises(ValueError, match="'method' must be one of .*got 'troch'") as error:
         sample(MODEL, method='troch')
     assert str(methods) in str(error.value)
 

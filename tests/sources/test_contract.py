@@ -1,7 +1,6 @@
 """Contract of every source, and every source is in the table."""
 
 import copy
-import functools
 import gc
 import io
 import json
@@ -12,7 +11,6 @@ import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from types import FunctionType, MethodType
 
 import pytest
 import torch
@@ -105,21 +103,6 @@ def test_logit_terms_do_not_change_the_forward_pass(name):
     for term, neutral in (('edge_gate', 1.), ('edge_bias', 0.)):
         if term in (terms := source.logit_terms(graph)):
             assert torch.equal(terms[term], torch.full_like(terms[term], neutral))
-
-
-def parts_of(value):
-    """All that is reached from a value by its attributes and their items."""
-    yield value
-    items = value if isinstance(value, list | tuple) else vars(value).values() if (
-        type(value).__module__.startswith('graphattn')) else ()
-    for item in items:
-        yield from parts_of(item)
-
-
-@every_source
-def test_a_graph_carries_no_function(name):
-    assert not [part for part in parts_of(call(name)[1])
-                if isinstance(part, FunctionType | MethodType | functools.partial)]
 
 
 @every_source
