@@ -8,11 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.loader import DataLoader
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import Compose, ToSparseTensor, ToUndirected, VirtualNode
 
-from graphattn import BipartiteGraph, patterns
+from graphattn import patterns
 from graphattn.transforms import AddAttentionEdges
 from tests.graphs import GRAPHS
 
@@ -72,20 +71,6 @@ def test_edges_are_an_attribute_or_join_the_edges_of_the_data(name, pattern):
     assert bool((joined.edge_attr[order][num_own:] == -1).all())
     assert joined.weight[order].tolist() == [*range(num_own), *[7] * added.size(1)]
     assert joined.validate() and 'edge_type' not in data and data.num_edges == num_own
-
-
-@pytest.mark.parametrize('attr_name', ['expander_edge_index', None])
-def test_graphs_with_added_edges_are_batched_and_back(attr_name):
-    transform = AddAttentionEdges('RandomRegular(2)', attr_name)
-    graphs = [transform(data_of([(0, 1)] * (size > 1), size)) for size in (5, 1, 0, 8)]
-    together = transform(Batch.from_data_list([data_of([(0, 1)] * (size > 1), size)
-                                               for size in (5, 1, 0, 8)]))
-    batch = next(iter(DataLoader(graphs, 4)))
-    name = attr_name or 'edge_index'
-    assert pairs(batch[name]) == pairs(together[name])
-    assert all(torch.equal(batch[i][name], graph[name]) for i, graph in enumerate(graphs))
-    graph = BipartiteGraph.from_edge_index(batch[name], 14, query_ptr=batch.ptr)
-    assert graph.num_segments == 4
 
 
 def test_a_row_of_values_may_be_given_and_types_of_the_data_stay():

@@ -47,22 +47,6 @@ def segments() -> BipartiteGraph:
 # Orientation #########################################################################
 
 
-def test_orientation_of_attributes(graph):
-    assert graph.key.tolist() == [1, 3, 0] and graph.query.tolist() == [0, 0, 1]
-    assert graph.edge_index.tolist() == [[1, 3, 0], [0, 0, 1]]
-    assert graph.to_mask().int().tolist() == [[0, 1, 0, 1], [1, 0, 0, 0]]
-    assert graph.indptr.tolist() == [0, 2, 3]
-    assert graph.in_degree().tolist() == [2, 1]
-    assert graph.out_degree().tolist() == [1, 1, 0, 1]
-
-
-def test_orientation_of_conversions(graph):
-    assert graph.to_scipy().toarray().tolist() == [[0, 1, 0, 1], [1, 0, 0, 0]]
-    assert graph.transpose().to_mask().int().tolist() == [[0, 1], [1, 0], [0, 0], [1, 0]]
-    assert set(graph.to_networkx(bipartite=True).edges) == {
-        (('key', 1), ('query', 0)), (('key', 3), ('query', 0)), (('key', 0), ('query', 1))}
-
-
 def test_orientation_of_networkx_on_tokens():
     attends = nx.DiGraph([('a', 'b'), ('a', 'c')])  # b and c attend to a
     assert BipartiteGraph.from_networkx(attends).to_mask().int().tolist() == [
@@ -79,30 +63,6 @@ def test_edge_index_is_a_valid_pyg_edge_index(name):
 
 
 # Invariants over the table ###########################################################
-
-
-@pytest.mark.parametrize('name', GRAPHS)
-def test_pointers_and_degrees_follow_from_the_mask(name):
-    graph = GRAPHS[name]()
-    mask = graph.to_mask()
-    per_query = mask.sum(1)
-    assert graph.num_edges == int(mask.sum())
-    assert graph.in_degree().equal(per_query)
-    assert graph.out_degree().equal(mask.sum(0))
-    assert graph.indptr.tolist() == [0, *per_query.cumsum(0).tolist()]
-
-
-@pytest.mark.parametrize('name', GRAPHS)
-def test_csc_is_the_edges_sorted_by_key(name):
-    graph = GRAPHS[name]()
-    indptr, query, perm = graph.csc
-    assert perm.sort()[0].equal(torch.arange(graph.num_edges, dtype=torch.int32))
-    assert query.dtype == torch.uint16
-    query = query.long()
-    assert query.equal(graph.query[perm])
-    pair = graph.key[perm] * graph.num_queries + query
-    assert pair.equal(pair.sort()[0])
-    assert indptr.diff().equal(graph.out_degree()) and indptr.dtype == torch.long
 
 
 @pytest.mark.parametrize('num_keys, dtype', [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from itertools import accumulate, pairwise
 
 import pytest
@@ -45,15 +43,6 @@ def test_sizes_follow_from_the_pointers(query_ptr, key_ptr):
     assert segments.shapes == list(zip(queries, keys))
     for segment, sizes in ((segments.of_queries(), queries), (segments.of_keys(), keys)):
         assert segment.tolist() == [b for b, size in enumerate(sizes) for _ in range(size)]
-
-
-@every_segments
-def test_copies(query_ptr, key_ptr):
-    segments = Segments(query_ptr, key_ptr)
-    for other in (copy.copy(segments), copy.deepcopy(segments),
-                  pickle.loads(pickle.dumps(segments)), segments.to('cpu')):
-        assert other == segments and len(other) == len(segments)
-        assert (other.num_pairs, other.is_square) == (segments.num_pairs, segments.is_square)
 
 
 def test_equality():

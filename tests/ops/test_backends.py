@@ -133,18 +133,6 @@ def test_equals_reference_without_channels(channels, value_channels, way):
         assert_same(attend(graph, inputs, way), attend(graph, inputs, 'reference'))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
-def test_equals_reference_on_a_gpu(backend):
-    if not ops.load(backend).is_available(torch.device('cuda')):
-        pytest.skip('it does not run there')
-    for make in GRAPHS.values():
-        graph, inputs = make(), draw(make(), 'per_edge_and_head')
-        on_gpu = {name: tensor.cuda() for name, tensor in inputs.items()}
-        results = attend(graph.to('cuda'), on_gpu, backend)
-        assert_same({name: result.cpu() for name, result in results.items()},
-                    attend(graph, inputs, 'reference'))
-
-
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
 def test_gradcheck(backend, edge_values):
     graph = random_graph(4, 5, 0.5)
@@ -491,41 +479,6 @@ def test_layout_in_memory_does_not_matter(backend, restored_rng):
         torch.manual_seed(0)
         results.append(attend(graph, tensors, backend, dropout_p=0.3))
     assert_same(*results)
-
-
-def test_heads_with_graphs_of_their_own_fold_into_nodes(backend):
-    graphs = [random_graph(5, 7, 0.5, seed) for seed in range(HEADS)]
-    inputs = draw(graphs[0])
-    folded = {name: tensor.transpose(0, 1).reshape(-1, 1, tensor.size(2))
-              for name, tensor in inputs.items()}
-    out = edge_attention(graph=BipartiteGraph.batch(graphs), **folded, backend=backend)
-    alone = [edge_attention(graph=graph, backend=backend,
-                            **{name: tensor[:, [head]] for name, tensor in inputs.items()})
-             for head, graph in enumerate(graphs)]
-    assert_same({'out': out}, {'out': torch.cat(alone)})
-
-
-def test_sequences_of_a_batch_are_alone(backend):
-    graphs = [random_graph(n, m, 0.5, seed=n) for n, m in ((3, 8), (0, 2), (9, 4), (1, 1))]
-    each = [draw(graph, 'per_edge') for graph in graphs]
-    together = {name: torch.cat([inputs[name] for inputs in each]) for name in each[0]}
-    out = edge_attention(graph=BipartiteGraph.batch(graphs), **together, backend=backend)
-    alone = [edge_attention(graph=graph, **inputs, backend=backend)
-             for graph, inputs in zip(graphs, each)]
-    assert_same({'out': out}, {'out': torch.cat(alone)})
-
-
-def test_permuting_nodes_permutes_the_output(backend):
-    graph = GRAPHS['idle_nodes']()
-    inputs = draw(graph)
-    generator = torch.Generator().manual_seed(2)
-    query_order, key_order = (torch.randperm(n, generator=generator)
-                              for n in (graph.num_queries, graph.num_keys))
-    permuted = BipartiteGraph.from_mask(graph.to_mask()[query_order][:, key_order])
-    moved = {'query': inputs['query'][query_order], 'key': inputs['key'][key_order],
-             'value': inputs['value'][key_order]}
-    assert_same({'out': edge_attention(graph=permuted, **moved, backend=backend)},
-                {'out': edge_attention(graph=graph, **inputs, backend=backend)[query_order]})
 
 
 # Memory ##############################################################################

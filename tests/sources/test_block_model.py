@@ -164,17 +164,6 @@ def test_fixed_edges_are_always_present_with_probability_one():
         assert graph.density() == pytest.approx(0.26, abs=0.04)
 
 
-def test_can_reach_full_attention_as_figure_4_claims():
-    source = BlockModelSource(heads=2, head_channels=16).eval()
-    with torch.no_grad():
-        source.centroid.fill_(10.)
-        source.weight2.fill_(0.)
-        source.bias2.fill_(10.)
-    assert source(*inputs(), PTR).density() == 1.
-    source.distribution = 'poisson'
-    assert source(*inputs(), PTR).density() == pytest.approx(0.632, abs=0.003)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_half_precision_queries_have_probabilities_in_single_precision(dtype):

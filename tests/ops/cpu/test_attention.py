@@ -129,17 +129,6 @@ def test_gradient_of_one_input_alone(name):
     assert_same(with_grads(attend(graph, {**constants, **leaf}), leaf)[name], expected)
 
 
-@by_both
-def test_expanded_inputs_and_gradients():
-    graph = GRAPHS['square']()
-    inputs = draw(graph)
-    one = {name: tensor[:, :1].detach().requires_grad_() for name, tensor in inputs.items()}
-    expanded = {name: tensor.expand(-1, HEADS, -1) for name, tensor in one.items()}
-    results = [torch.autograd.grad(attend(graph, expanded, backend).sum(), list(one.values()))
-               for backend in ('numba', 'reference')]
-    assert_same(*results)
-
-
 # Precision ###########################################################################
 
 
