@@ -531,6 +531,8 @@ REFUSED = {
     'ptr_begins': (lambda: with_ptr(torch.tensor([1, 2, 3])), "'query_ptr' must rise"),
     'ptr_ends': (lambda: with_ptr(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3])),
                  r"'key_ptr' must rise from 0 to 4.*got \[0, 2, 3\]"),
+    'ptr_long': (lambda: build(num_queries=900, query_ptr=torch.arange(900)),
+                 r"got \[0, 1, 2, ..., 897, 898, 899\]"),
     'ptr_empty': (lambda: with_ptr(torch.tensor([], dtype=torch.long)), "'query_ptr' must"),
     'ptr_counts': (lambda: with_ptr(torch.tensor([0, 1, 2, 3])),
                    r"'query_ptr' and 'key_ptr' must .* segments \(got 3 and 2\)"),

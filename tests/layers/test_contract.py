@@ -458,6 +458,8 @@ def test_arguments_that_one_way_does_not_support_are_refused(option):
 def test_a_graph_of_other_sequences_is_refused():
     attention = GraphAttention(CHANNELS, HEADS)
     x, other = torch.randn(7, CHANNELS), torch.tensor([0, 3, 7])
+    with pytest.raises(ValueError, match="'graph' must have 7 queries and keys, or 14"):
+        attention(x, other, graph=SlidingWindow(1).build(6))
     graph = PatternSource(SlidingWindow(1))(x.unsqueeze(1), x.unsqueeze(1),
                                             torch.tensor([0, 4, 7]))
     one_segment = SlidingWindow(1).build(7)

@@ -8,7 +8,8 @@ import torch
 
 from graphattn import BipartiteGraph, functional
 from graphattn.layers import EdgeAttention
-from tests.graphs import GRAPHS
+from tests.graphs import GRAPHS, random_graph
+from tests.ops.test_diffusion import saved_bytes
 
 
 def draw_inputs(graph, heads=2, dtype=torch.double):
@@ -82,6 +83,21 @@ def test_edges_in_any_order(name, options):
         out = attention(query, key, value, shuffled, edge_bias=bias[order], edge_gate=gate[order],
                         return_attention_weights=explicit or None)
         torch.testing.assert_close(out[0] if explicit else out, expected)
+
+
+def test_messages_in_another_order_than_that_of_the_edges_are_refused():
+    attention, edges = EdgeAttention(), torch.tensor([[5, 0, 1], [0, 0, 0]])
+    attention.register_message_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="'graph' must have its edges in the order"):
+        attention(*torch.randn(3, 6, 1, 2), BipartiteGraph.from_edge_index(edges, 6))
+
+
+def test_recomputed_hops_only_keep_query_key_and_value():
+    graph = random_graph(60, 60, 0.2)
+    query, key, value = draw_inputs(graph)[:3]
+    attention = EdgeAttention(0.4, hops=2, teleport=0.1, recompute=True)
+    assert saved_bytes(lambda: attention(query, key, value, graph)) == sum(
+        x.nbytes for x in (query, key, value))
 
 
 def test_values_of_other_edges_are_refused():

@@ -14,7 +14,7 @@ from torch.nn.utils.parametrize import register_parametrization
 
 from graphattn.layers import MultiheadAttention, from_torch
 from graphattn.patterns import Full, GlobalTokens, Pattern, SlidingWindow
-from graphattn.sources import BlockModelSource, LearnedMaskSource
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from tests.pairwise import pairwise
 
 BATCH, LENGTH, MEMORY, CHANNELS, HEADS = 2, 11, 7, 16, 4
@@ -322,6 +322,10 @@ class Doubled(nn.MultiheadAttention):
         return 2 * out, weight
 
 
+def frozen(length):
+    return PatternSource(LearnedMaskSource(4, length, mode='dam_unstructured').freeze())
+
+
 X = torch.randn(LENGTH, BATCH, CHANNELS)
 BAD = {
     'bias_kv': (lambda: MultiheadAttention(16, 4, add_bias_kv=True), ValueError, "'add_bias_kv'"),
@@ -340,6 +344,7 @@ BAD = {
                    r"'attn_mask' must have shape \[11, 11\] or \[8, 11, 11\]"),
     'padding': (lambda: pair()[1](X, X, X, key_padding_mask=torch.zeros(11, 2)), ValueError,
                 r"'key_padding_mask' must have shape \[2, 11\]"),
+    'length': (lambda: pair(frozen(4))[1](X, X, X), ValueError, "must have at most 4 tokens"),
     'rectangular': (lambda: pair(LearnedMaskSource(4, 16))[1](X, X[:5], X[:5]), ValueError,
                     "'key_ptr' must be None for a learned mask"),
     'soft_weights': (lambda: pair(LearnedMaskSource(4, 16, mode='soft'))[1](X, X, X), ValueError,

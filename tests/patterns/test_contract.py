@@ -17,7 +17,7 @@ from graphattn.patterns.base import Union
 
 SIZES = [(0, 0), (0, 3), (3, 0), (1, 1), (2, 2), (7, 7), (16, 16), (7, 5), (5, 7), (2, 16), (16, 2),
          (17, 17)]
-MANY = 20_000
+MANY = 8_000
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def assert_regular(graph, degree: int) -> None:
     assert not (graph.key == graph.query).any()
 
 
-@pytest.mark.parametrize('degree', [2, 3, 4], ids=lambda degree: f'{degree} of 6')
+@pytest.mark.parametrize('degree', [2, 4], ids=lambda degree: f'{degree} of 6')
 def test_random_regular_favours_no_pair(degree):
     draws = masks(RandomRegular(degree), 500, 7)
     off_diagonal = ~np.eye(7, dtype=bool)

@@ -128,12 +128,12 @@ def as_attention(source):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('pattern', ['SlidingWindow(1) | GlobalTokens(1)',
-                                     ['SlidingWindow(1)', 'RandomKeys(2)'], 'diffuser_repo'])
+                                     ['diffuser_repo', 'RandomKeys(2)']])
 def test_compiles_without_graph_breaks(pattern):
     torch.compiler.reset()
     attend = as_attention(PatternSource(pattern))
     compiled = torch.compile(attend, fullgraph=True, backend='aot_eager')
-    for ptr in ([0, 6, 12, 15], [0, 3, 10], [0, 8, 8, 30], [0, 40]):
+    for ptr in ([0, 6, 12, 15], [0, 8, 8, 30], [0, 40]):
         ptr = torch.tensor(ptr)
         x = torch.randn(int(ptr[-1]), 2, 4)
         expected, *graph = attend(x.requires_grad_(), ptr)
