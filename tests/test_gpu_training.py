@@ -153,8 +153,7 @@ def test_a_model_of_transformers_is_trained(gpu):
     torch.testing.assert_close(numbers(found), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize('name', ['pattern', 'diagonals', 'learned teleport',
-                                  'edges with features'])
+@pytest.mark.parametrize('name', ['diagonals', 'learned teleport', 'edges with features'])
 def test_kernels_of_gpus_train(gpu, monkeypatch, name):
     monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton').name)
     case = CASES[name]

@@ -331,7 +331,6 @@ def test_compiled_modules_return_the_eager_values(name, clean_dynamo):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind, name', [
-    ('encoder', 'pattern'), ('diffusion', 'pattern of each head'),
     ('shared source', 'pattern of each head'), ('recomputed', 'pattern of each head'),
     ('checkpointed', 'pattern')])
 def test_patterns_compile_without_graph_breaks(kind, name, clean_dynamo):

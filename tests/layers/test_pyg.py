@@ -65,8 +65,8 @@ def doubled(layer: type[MessagePassing], step: str) -> type[MessagePassing]:
 
 
 @pytest.mark.parametrize('run', RUNS)
-@pytest.mark.parametrize('hops', [1, 3])
-@pytest.mark.parametrize('along', [GRAPH, GRAPH.edge_index.as_tensor()], ids=['graph', 'edges'])
+@pytest.mark.parametrize('along, hops', [(GRAPH, 1), (GRAPH.edge_index.as_tensor(), 3)],
+                         ids=['graph', 'edges'])
 def test_propagate_runs_once_per_call_or_once_per_hop_with_messages(along, hops, run):
     class Counted(EdgeAttention):
         def propagate(self, edge_index, size=None, **kwargs):

@@ -12,6 +12,8 @@ import torch
 
 from graphattn import BipartiteGraph, ops
 from graphattn.functional import attention_diffusion, attention_weights, edge_attention
+from graphattn.ops.sample import reference
+from graphattn.samplers import FactorModel
 from tests.ops.test_backends import BACKENDS, ON_CPUS, skip_if_missing
 
 GRAPH = BipartiteGraph(torch.tensor([[0, 1, 1, 2], [0, 0, 1, 1]]), 2, 3)
@@ -75,3 +77,12 @@ def test_diffusion(backend):
     options = {'teleport': .5, 'backend': skip_if_missing(backend)}
     assert_is(attention_diffusion(alpha, column(8, 0), graph, hops=1, **options), 6, 4)
     assert_is(attention_diffusion(alpha, column(8, 0), graph, hops=2, **options), 6.5, 3)
+
+
+@pytest.mark.parametrize('distribution, certain',
+                         [('bernoulli', 1.), ('poisson', 1 - math.exp(-1))])
+def test_a_pair_is_drawn_as_often_as_its_probability_says(distribution, certain):
+    """Half of the keys are ruled out, and 1,000 queries are joined to the others at rate 1."""
+    model = FactorModel(torch.ones(1000, 1), torch.ones(1, 1), torch.tensor([[0.], [1.]]))
+    graph = reference.sample(model, distribution, torch.Generator().manual_seed(0)).validate()
+    assert graph.key.all() and abs(graph.num_edges / 1000 - certain) < .06
