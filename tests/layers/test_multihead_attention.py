@@ -166,20 +166,6 @@ def test_without_a_source_attention_is_complete():
     torch.testing.assert_close(ours(x, x, x), theirs(x, x, x))
 
 
-@pytest.mark.parametrize('source', [
-    BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8),
-    LearnedMaskSource(HEADS, 16), LearnedMaskSource(HEADS, 16, mode='soft')],
-    ids=['block model', 'learned mask', 'soft mask'])
-def test_sources_learn(source):
-    ours = MultiheadAttention(CHANNELS, HEADS, batch_first=True, source=source)
-    x = torch.randn(BATCH, LENGTH, CHANNELS)
-    ours(x, x, x, key_padding_mask=PADDINGS['left'],
-         need_weights=False)[0].square().sum().backward()
-    grads = [parameter.grad for parameter in ours.source.parameters()]
-    assert all(grad is not None and grad.isfinite().all() for grad in grads)
-    assert any(grad.any() for grad in grads)
-
-
 def test_block_models_draw_edges_between_two_sequences():
     source = BlockModelSource(heads=HEADS, head_channels=CHANNELS // HEADS, clusters=8)
     ours = MultiheadAttention(CHANNELS, HEADS, batch_first=True, source=source)
