@@ -603,26 +603,18 @@ def test_without_numba_torch_samples_after_one_warning():
     assert len(errors) == 3 and all('pip install numba' in error for error in errors)
 
 
-BREAKS = {
-    'broken numba': ('numba', 'RuntimeError'),
-    'our own module': ('graphattn.ops.sample.cpu.drawing', 'ImportError'),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('module, error', BREAKS.values(), ids=BREAKS)
-def test_other_faults_are_not_hidden_by_slower_ways(module, error):
+def test_other_faults_are_not_hidden_by_slower_ways():
     run = run_anew(f"""
 import sys
-sys.modules.pop({module!r}, None)
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name == {module!r}:
-            raise {error}('here is the fault')
+        if name == 'graphattn.ops.sample.cpu.drawing':
+            raise ImportError('here is the fault')
 sys.meta_path.insert(0, Finder())
 {SAMPLE_TWICE}""")
     assert run.returncode == 1
-    assert f'{error}: here is the fault' in run.stderr
+    assert 'ImportError: here is the fault' in run.stderr
 
 
 # Compiled by torch ###################################################################

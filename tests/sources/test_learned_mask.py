@@ -127,10 +127,6 @@ def test_expectation_of_the_straight_through_gradient(temperature):
         assert float(((per_draw.mean(0) - exact) / error).abs().max()) > 20
 
 
-def test_the_slope_in_the_docstring():
-    assert slope_of_the_draws(0., 1.) == pytest.approx(1 / 6)
-
-
 @pytest.mark.parametrize('options', [dict(mode='soft'), dict(hard=False, temperature=0.7),
                                      dict(mode='dam_unstructured', hard=False),
                                      dict(mode='soft', border=True)], ids=str)
