@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from graphattn import BipartiteGraph, _compiler, ops
 from graphattn.decoding import KeyValueCache
@@ -36,7 +36,7 @@ from tests.graphs import GRAPHS, random_graph
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 from tests.ops.triton import machine_code  # noqa: E402
-from tests.simulated_gpu import out_of_memory_after, simulated_gpu  # noqa: E402
+from tests.simulated_gpu import out_of_memory_after, simulated_gpu, to_gpu  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),
               pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')]
@@ -48,11 +48,6 @@ def gpu(monkeypatch):
     with torch.random.fork_rng(devices=[]), torch.no_grad(), simulated_gpu() as waits:
         torch.manual_seed(0)
         yield waits
-
-
-def to_gpu(tree):
-    return tree_map(lambda x: x.to('cuda', non_blocking=True) if isinstance(x, Tensor) else x,
-                    tree)
 
 
 def types_of(results) -> set[str]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
@@ -34,6 +31,7 @@ from graphattn.sources import (
 )
 from tests.around_source import AroundSource
 from tests.clusters import cluster_source
+from tests.copies import COPIES
 
 CHANNELS, HEADS = 8, 2
 PTR = torch.tensor([0, 5, 5, 12])
@@ -119,17 +117,6 @@ def assert_same(actual, expected) -> None:
 
 
 # Copies ##############################################################################
-
-
-def saved(module: nn.Module) -> nn.Module:
-    file = io.BytesIO()
-    torch.save(module, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-COPIES = {'deepcopy': copy.deepcopy, 'pickle': lambda module: pickle.loads(pickle.dumps(module)),
-          'torch.save': saved, 'average': lambda module: AveragedModel(module).module}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 from graphattn import BipartiteGraph, functional
 from graphattn.layers import EdgeAttention
 from tests.graphs import GRAPHS, random_graph
-from tests.ops.test_diffusion import saved_bytes
+from tests.ops.numbers import saved_bytes
 
 
 def draw_inputs(graph, heads=2, dtype=torch.double):

@@ -15,7 +15,7 @@ from graphattn.patterns import Full, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from tests.counted_source import CountedSource
 from tests.graphs import random_graph
-from tests.ops.test_diffusion import saved_bytes
+from tests.ops.numbers import saved_bytes
 
 PTR = torch.tensor([0, 5, 6, 14])
 

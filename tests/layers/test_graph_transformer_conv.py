@@ -24,6 +24,7 @@ from graphattn import BipartiteGraph
 from graphattn.graphs.cache import GRAPHS
 from graphattn.layers import GraphTransformerConv
 from graphattn.patterns import SlidingWindow
+from tests.ops.numbers import saved_tensors
 from tests.ops.test_backends import BACKENDS, skip_if_missing
 from tests.pairwise import pairwise
 
@@ -307,15 +308,9 @@ def test_a_replaced_projection_of_features_is_used(change):
 
 def test_nothing_of_edges_times_channels_is_kept_for_the_backward_pass():
     *x, edge_index, edge_attr = drawn()
-    conv, largest = GraphTransformerConv((5, 7), 64, 2, edge_dim=EDGE_DIM), []
-
-    def pack(tensor: Tensor) -> Tensor:
-        largest.append((tensor.shape, tensor.numel()))
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        conv(tuple(x), edge_index, edge_attr)
-    assert max(size for _, size in largest) < NUM_EDGES * 2 * 64
+    conv = GraphTransformerConv((5, 7), 64, 2, edge_dim=EDGE_DIM)
+    saved = saved_tensors(lambda: conv(tuple(x), edge_index, edge_attr))
+    assert max(tensor.numel() for tensor in saved) < NUM_EDGES * 2 * 64
 
 
 @pytest.mark.parametrize('edge_dim, edge_attr, match', [

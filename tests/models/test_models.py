@@ -4,7 +4,6 @@ import pickle
 
 import pytest
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import LayerNorm
 
 from graphattn import BipartiteGraph
@@ -24,6 +23,7 @@ from graphattn.patterns import Full, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from graphattn.sources.mask_graph import MaskGraph
 from tests.counted_source import CountedSource
+from tests.ops.numbers import saved_tensors
 from tests.pairwise import pairwise
 
 PTR = torch.tensor([0, 4, 5, 12])
@@ -159,16 +159,8 @@ def test_a_checkpointed_layer_only_keeps_its_input(source):
         model = encoder(SOURCES[source](), num_layers=num_layers, dropout=0.2,
                         checkpoint_layers=checkpoint_layers)
         kept = {value.data_ptr() for value in [*model.parameters(), TOKENS, PTR]}
-        sizes = []
-
-        def pack(tensor):
-            if tensor.data_ptr() not in kept:
-                sizes.append(tensor.numel() * tensor.element_size())
-            return tensor
-
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            model(TOKENS, PTR)
-        return sum(sizes)
+        return sum(x.nbytes for x in saved_tensors(lambda: model(TOKENS, PTR))
+                   if x.data_ptr() not in kept)
 
     of_input = 12 * 16 * 4
     assert num_bytes(5, True) - num_bytes(2, True) == 3 * of_input

@@ -23,7 +23,7 @@ from graphattn.ops.diffusion import schema as operators
 from graphattn.ops.weights import schema as weight_operators
 from graphattn.patterns import SlidingWindow
 from tests.graphs import GRAPHS, random_graph
-from tests.ops.numbers import CHANNELS, HEADS, assert_same, draw, with_grads
+from tests.ops.numbers import CHANNELS, HEADS, assert_same, draw, saved_bytes, with_grads
 from tests.pairwise import pairwise
 
 HOPS = 3
@@ -375,21 +375,6 @@ def test_more_tokens_than_16_bits_can_number(hops):
     actual, expected = (with_grads(diffuse_in_one(graph, inputs, name, hops=hops, teleport=0.),
                                    inputs) for name in ('numba', 'gather'))
     assert_same(actual, expected, 1e-5)
-
-
-def saved_bytes(forward) -> int:
-    """Each storage once."""
-    saved = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = forward()
-    assert out.grad_fn is not None
-    return sum(saved.values())
 
 
 @pytest.mark.parametrize('run', [diffuse, diffuse_in_one])

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import io
 import json
 import multiprocessing
 import os
@@ -14,7 +13,6 @@ from threading import Barrier
 
 import pytest
 import torch
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from graphattn import BipartiteGraph, sources
@@ -26,6 +24,7 @@ from graphattn.layers import fold_heads
 from graphattn.patterns import Mask, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
 from tests.clusters import cluster_source
+from tests.copies import COPIES
 
 SOURCES = {
     'PatternSource': lambda: PatternSource(SlidingWindow(1)),
@@ -201,23 +200,6 @@ def test_a_causal_form_lacks_the_edges_to_later_tokens(name, is_training):
 
 
 # A source is a module like any other: it is copied, saved and averaged, before it ran and after.
-
-
-def saved_and_loaded(source):
-    file = io.BytesIO()
-    torch.save(source, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-def averaged(source):
-    average = AveragedModel(source)
-    average.update_parameters(source)
-    return average.module
-
-
-COPIES = {'deepcopy': copy.deepcopy, 'pickle': lambda source: pickle.loads(pickle.dumps(source)),
-          'torch.save': saved_and_loaded, 'AveragedModel': averaged}
 
 
 @every_source

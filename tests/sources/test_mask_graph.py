@@ -17,6 +17,7 @@ from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import GraphAttention, fold_heads, unfold_heads
 from graphattn.sources import LearnedMaskSource
 from graphattn.sources.mask_graph import MaskGraph
+from tests.pairwise import pairwise
 
 PTR = torch.tensor([0, 9, 13, 13, 14, 16, 23, 32])
 MODES = {'free': dict(mode='dam_unstructured'), 'structured': dict(mode='dam_structured')}
@@ -61,12 +62,10 @@ def gradients(out: Tensor, x: Tensor, source: LearnedMaskSource, graph: MaskGrap
     return torch.autograd.grad(loss, [x, source.logit], retain_graph=True)
 
 
-@pytest.mark.parametrize('hops, teleport', [(1, 0.), (3, 0.), (4, 0.2)])
-@pytest.mark.parametrize('temperature, logit_drop', [(0.1, 10.), (1., 1.), (3., 1e4)])
-@pytest.mark.parametrize('border', [False, True])
-@pytest.mark.parametrize('mode', MODES)
-def test_output_and_gradients_equal_the_dense_form(mode, border, temperature, logit_drop,
-                                                   hops, teleport):
+@pytest.mark.parametrize('mode, border, slope, diffusion', pairwise(
+    MODES, [False, True], [(0.1, 10.), (1., 1.), (3., 1e4)], [(1, 0.), (3, 0.), (4, 0.2)]))
+def test_output_and_gradients_equal_the_dense_form(mode, border, slope, diffusion):
+    (temperature, logit_drop), (hops, teleport) = slope, diffusion
     torch.manual_seed(0)
     source = LearnedMaskSource(2, 9, border=border, temperature=temperature, init_std=1.,
                                logit_drop=logit_drop, **MODES[mode]).double()
