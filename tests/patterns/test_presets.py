@@ -171,6 +171,8 @@ def test_get(pattern, expected):
     ('zzz', {}, ValueError, r"'exphormer' \(got 'zzz'\)$"),
     ('star', {'radius': 1}, TypeError, "'radius' is not a parameter of 'star'"),
     ('longformer', {'radius': 1}, TypeError, "'num_global' must be given"),
+    (3, {}, TypeError, "'name' must be a str"),
+    ('diffuser', {'block': 0}, ValueError, "'block' must be at least 1"),
     ('diffuser', {'block': 48}, ValueError, r"'num_global' must.*'block' \(got.*48\)"),
     ('diffuser', {'block': 16, 'num_random': 24}, ValueError, "'num_random' must.*'block'"),
     ('diffuser', {'block': 4, 'uniform': True}, ValueError, r"'block' must.*1.*\(got 4\)"),
@@ -204,6 +206,7 @@ def test_a_pattern_of_ones_own_has_a_name(monkeypatch):
 @pytest.mark.parametrize('name, build, error, message', [
     ('bigbird', SlidingWindow, ValueError, "'name' must.*name.*preset.*got 'bigbird'"),
     ('my pattern', SlidingWindow, ValueError, "'name' must be a Python identifier"),
+    (3, SlidingWindow, TypeError, "'name' must be a str"),
 ])
 def test_invalid_registrations_are_refused(name, build, error, message):
     with pytest.raises(error, match=message):
