@@ -255,3 +255,8 @@ def _with_tensors(index: object) -> object:
     if isinstance(index, tuple):
         return tuple(map(_with_tensors, index))
     return torch.tensor(index).to(_META) if isinstance(index, list) else index
+
+
+def to_gpu(tree: object) -> object:
+    return tree_map(lambda x: x.to('cuda', non_blocking=True) if isinstance(x, Tensor) else x,
+                    tree)

@@ -8,11 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.loader import DataLoader
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import Compose, ToSparseTensor, ToUndirected, VirtualNode
 
-from graphattn import BipartiteGraph, patterns
+from graphattn import patterns
 from graphattn.transforms import AddAttentionEdges
 from tests.graphs import GRAPHS
 
@@ -74,20 +73,6 @@ def test_edges_are_an_attribute_or_join_the_edges_of_the_data(name, pattern):
     assert joined.validate() and 'edge_type' not in data and data.num_edges == num_own
 
 
-@pytest.mark.parametrize('attr_name', ['expander_edge_index', None])
-def test_graphs_with_added_edges_are_batched_and_back(attr_name):
-    transform = AddAttentionEdges('RandomRegular(2)', attr_name)
-    graphs = [transform(data_of([(0, 1)] * (size > 1), size)) for size in (5, 1, 0, 8)]
-    together = transform(Batch.from_data_list([data_of([(0, 1)] * (size > 1), size)
-                                               for size in (5, 1, 0, 8)]))
-    batch = next(iter(DataLoader(graphs, 4)))
-    name = attr_name or 'edge_index'
-    assert pairs(batch[name]) == pairs(together[name])
-    assert all(torch.equal(batch[i][name], graph[name]) for i, graph in enumerate(graphs))
-    graph = BipartiteGraph.from_edge_index(batch[name], 14, query_ptr=batch.ptr)
-    assert graph.num_segments == 4
-
-
 def test_a_row_of_values_may_be_given_and_types_of_the_data_stay():
     data = DATA['in no order']()
     data.edge_attr, row = torch.rand(3, 2), torch.tensor([5., 6.])
@@ -99,40 +84,35 @@ def test_a_row_of_values_may_be_given_and_types_of_the_data_stay():
 
 
 WITH_ATTR = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_attr=torch.rand(1, 2))
+JOIN = AddAttentionEdges('Star()', None)
 
 
-@pytest.mark.parametrize('call, error, match', [
-    (lambda: AddAttentionEdges(3), TypeError, "'pattern' must be a Pattern .got int"),
-    (lambda: AddAttentionEdges('Stars()'), ValueError, "did you mean 'Star'"),
-    (lambda: AddAttentionEdges('Star()', 'edges'), ValueError, "end with 'edge_index'"),
-    (lambda: AddAttentionEdges('Star()', 'batch_edge_index'), ValueError, "not contain 'batch'"),
-    (lambda: AddAttentionEdges('Star()', fill={'edge_attr': 0.}), ValueError, "'fill' must be"),
-    (lambda: AddAttentionEdges('Star()', edge_type=-1), ValueError, "'edge_type' must not be"),
-    (lambda: AddAttentionEdges('Star()', seed='0'), TypeError, "'seed' must be an int"),
-    (lambda: AddAttentionEdges('Star()')(HeteroData()), TypeError, "Batch of Data .got Hetero"),
-    (lambda: AddAttentionEdges('Star()', None)(Data(num_nodes=3)), ValueError, "an 'edge_index'"),
-    (lambda: AddAttentionEdges('Star()', None)(ToSparseTensor(layout=torch.sparse_csr)(
-        DATA['square']())), ValueError,
-     "'data' must have an 'edge_index' Tensor"),
-    (lambda: AddAttentionEdges('Star()', None)(WITH_ATTR), ValueError,
-     r"'fill' must.*'edge_attr'.*got \[\]"),
+def data(**attributes: object) -> Data:
+    return Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, **attributes)
+
+
+@pytest.mark.parametrize('call, match', [
+    (lambda: AddAttentionEdges(3), "'pattern' must be a Pattern .got int"),
+    (lambda: AddAttentionEdges('Stars()'), "did you mean 'Star'"),
+    (lambda: AddAttentionEdges('Star()', 'edges'), "end with 'edge_index'"),
+    (lambda: AddAttentionEdges('Star()', 'batch_edge_index'), "not contain 'batch'"),
+    (lambda: AddAttentionEdges('Star()', fill={'edge_attr': 0.}), "'fill' must be"),
+    (lambda: AddAttentionEdges('Star()', edge_type=-1), "'edge_type' must not be"),
+    (lambda: AddAttentionEdges('Star()', seed='0'), "'seed' must be an int"),
+    (lambda: JOIN(HeteroData()), "Batch of Data .got Hetero"),
+    (lambda: JOIN(Data(num_nodes=3)), "an 'edge_index'"),
+    (lambda: JOIN(ToSparseTensor(layout=torch.sparse_csr)(DATA['square']())), "an 'edge_index'"),
+    (lambda: JOIN(WITH_ATTR), r"'fill' must.*'edge_attr'.*got \[\]"),
+    (lambda: JOIN(data(edge_attr=torch.rand(2, 2))), r"'fill' must.*got \[\]"),
     (lambda: AddAttentionEdges('Star()', None, fill={'edge_attr': 0.})(
-        Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_attr=torch.rand(2, 2))),
-     ValueError, r"'edge_attr'.*1.*.got.*2\)"),
-    (lambda: AddAttentionEdges('Star()', None)(
-        Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_attr=torch.rand(2, 2))),
-     ValueError, r"'fill' must.*got \[\]"),
+        data(edge_attr=torch.rand(2, 2))), r"'edge_attr'.*1.*.got.*2\)"),
     (lambda: AddAttentionEdges('Star()', None, fill={'edge_attr': 0., 'kind': 0})(WITH_ATTR),
-     ValueError, "'kind' of 'data' must have 1 .*got shape None"),
+     "'kind' of 'data' must have 1 .*got shape None"),
     (lambda: AddAttentionEdges('Star()', None, fill={'edge_weight': .5})(
-        Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_weight=torch.tensor([1]))),
-     TypeError, "'fill' must.*torch.int64.*'edge_weight'.*got torch.float32"),
-    (lambda: AddAttentionEdges('Star()', None)(
-        Data(edge_index=torch.tensor([[0], [1]]), num_nodes=3, edge_type=torch.tensor([1]))),
-     ValueError, "'edge_type' must.*that no edge.*data.*.got 1.;.*2"),
-    (lambda: AddAttentionEdges('Star()', None)(
-        Data(edge_index=torch.tensor([[0], [3]]), num_nodes=3)), ValueError, "got 3 to 3"),
+        data(edge_weight=torch.tensor([1]))), "'fill' must.*'edge_weight'.*got torch.float32"),
+    (lambda: JOIN(data(edge_type=torch.tensor([1]))), "'edge_type' must.*.got 1.;.*2"),
+    (lambda: JOIN(Data(edge_index=torch.tensor([[0], [3]]), num_nodes=3)), "got 3 to 3"),
 ])
-def test_what_is_refused(call, error, match):
-    with pytest.raises(error, match=match):
+def test_what_is_refused(call, match):
+    with pytest.raises((TypeError, ValueError), match=match):
         call()

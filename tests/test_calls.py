@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-import pickle
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from graphattn import layers, models, patterns, sources, transforms
 from graphattn._explained import parameters_of
 from graphattn.graphs.pair_layout import LAYOUTS
 from graphattn.layers import GraphAttention, GraphTransformerConv
-from graphattn.patterns import Pattern, SlidingWindow, parse
+from graphattn.patterns import Pattern, parse
 from graphattn.samplers import FactorModel
 from graphattn.sources import GraphSource
 from tests.modules import CASES, INPUTS
@@ -74,13 +72,6 @@ def test_what_to_do_is_said(call, match):
         call()
 
 
-def test_suggestions_have_no_private_classes():
-    for name in ('Grid', 'Grids', 'SetOperation', 'nosuch'):
-        with pytest.raises(ValueError, match='unknown pattern') as refused:
-            parse(name)
-        assert "'_" not in str(refused.value)
-
-
 class Own(Pattern):
     def __init__(self, **options):
         self.options = options
@@ -113,11 +104,6 @@ def test_errors_within_a_call_stay_as_they_are():
 
     with pytest.raises(TypeError, match='has no len'):
         GraphAttention(8, 2, Broken())(DATA.x, DATA.ptr)
-
-
-def test_built_values_are_copied_and_pickled():
-    pattern = SlidingWindow(radius=3) | patterns.GlobalTokens(tokens=1)
-    assert pickle.loads(pickle.dumps(pattern)) == copy.deepcopy(pattern) == pattern
 
 
 ALONE = {name: case for name, case in CASES.items() if not case.options}

@@ -1,14 +1,10 @@
-"""Every page of the gallery runs, as a script and as a notebook, and shows what its kind shows."""
+"""Every page of the gallery runs, and shows what its kind shows."""
 
-import ast
-import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 from matplotlib import pyplot
-from sphinx_gallery.notebook import python_to_jupyter_cli
 from torch.utils.benchmark import Timer
 
 from graphattn import patterns, sources
@@ -48,22 +44,6 @@ def test_a_page_shows_all_that_there_is_to_a_graph(page):
                for axes in panels)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['patterns/sliding_window', 'patterns/own_edges',
-                                  'sources/block_model'])
-def test_a_page_is_a_notebook_too(name, tmp_path):
-    page = Path(shutil.copy(GALLERY / f'{name}.py', tmp_path))
-    python_to_jupyter_cli([str(page)])
-    notebook = json.loads(page.with_suffix('.ipynb').read_text())
-    names, shown = {}, []
-    for cell in notebook['cells']:
-        if cell['cell_type'] == 'code':
-            shown += run_cell(shortened(''.join(cell['source'])), names)
-    pictures = [text for text in shown if 'data:image/png;base64,' in text]
-    assert notebook['nbformat'] == 4 and len(pictures) == 1  # of the graph or its pattern
-    assert len(pyplot.get_fignums()) == 6
-
-
 def test_nothing_is_left_out():
     text = '\n'.join(page.read_text() for page in PAGES)
     named = [name for package, kind in ((patterns, patterns.Pattern), (sources, GraphSource))
@@ -79,14 +59,3 @@ def issubclass_of(value: object, kind: type) -> bool:
 
 def in_words(name: str, text: str) -> bool:
     return re.search(rf'\b{name}\b', text) is not None
-
-
-def run_cell(code: str, names: dict) -> list[str]:
-    """Runs a cell as notebooks do, and returns what the value of its last line shows there."""
-    tree = ast.parse(code)
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, '<cell>', 'exec'), names)
-    if last is None:
-        return []
-    value = eval(compile(ast.Expression(last.value), '<cell>', 'eval'), names)
-    return [value._repr_html_()] if hasattr(value, '_repr_html_') else []

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from graphattn import BipartiteGraph, _compiler, ops
 from graphattn.decoding import KeyValueCache
@@ -24,21 +24,19 @@ from graphattn.graphs.segments import reduce_segments
 from graphattn.layers import (
     GraphAttention,
     GraphTransformerConv,
-    MultiheadAttention,
     graph_transformer_conv,
 )
-from graphattn.models import CausalLanguageModel, Encoder, SequenceClassifier, TokenClassifier
 from graphattn.ops.attention import sdpa
 from graphattn.patterns import Causal, Full, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
-from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
+from graphattn.sources import PatternSource
 from tests.clusters import cluster_source
 from tests.graphs import GRAPHS, random_graph
 
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 from tests.ops.triton import machine_code  # noqa: E402
-from tests.simulated_gpu import out_of_memory_after, simulated_gpu  # noqa: E402
+from tests.simulated_gpu import out_of_memory_after, simulated_gpu, to_gpu  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),
               pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')]
@@ -50,11 +48,6 @@ def gpu(monkeypatch):
     with torch.random.fork_rng(devices=[]), torch.no_grad(), simulated_gpu() as waits:
         torch.manual_seed(0)
         yield waits
-
-
-def to_gpu(tree):
-    return tree_map(lambda x: x.to('cuda', non_blocking=True) if isinstance(x, Tensor) else x,
-                    tree)
 
 
 def types_of(results) -> set[str]:
@@ -72,20 +65,6 @@ def test_operators_stay_there_and_wait_for_nothing(gpu, terms, num_features, num
     gpu.clear()
     assert types_of(operator(*arguments)) == {'cuda'}
     assert not gpu
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('hops', [1, 2])
-def test_attention_has_the_numbers_of_cpus(gpu, hops):
-    graph = random_graph(12, 12)
-    query, key, value = torch.randn(3, 12, 2, 4)
-    options = dict(hops=hops, teleport=0.1 * (hops - 1))
-    expected = edge_attention(query, key, value, graph, **options)
-    arguments = (*map(to_gpu, (query, key, value)), graph.to('cuda'))
-    gpu.clear()
-    out = edge_attention(*arguments, **options)
-    assert out.device.type == 'cuda' and not gpu
-    torch.testing.assert_close(out.on_cpu, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize('edges', [[[2, 0, 1], [1, 0, 0]], [[0, 1, 2], [0, 0, 1]]],
@@ -275,22 +254,6 @@ def test_models_and_probabilities_wait_for_nothing(gpu):
 
 
 @pytest.mark.slow
-def test_dots_on_edges_wait_for_nothing_and_have_the_numbers_of_cpus(gpu):
-    graph, query, key = random_graph(12, 12), *torch.randn(2, 12, 1, 4)
-    grad = torch.randn(graph.num_edges, 1)
-    weight = torch.zeros(12, 12).index_put((graph.query, graph.key), grad[:, 0])
-    expected = ((query[graph.query] * key[graph.key]).sum(2), (weight @ key[:, 0])[:, None],
-                (weight.t() @ query[:, 0])[:, None])
-    query, key, grad, graph = *map(to_gpu, (query, key, grad)), graph.to('cuda')
-    backend = ops.load('triton')
-    gpu.clear()
-    out = (backend.edge_dot(query, key, graph),
-           *backend.edge_dot_grads(grad, query, key, graph))
-    assert types_of(out) == {'cuda'} and not gpu
-    torch.testing.assert_close(tuple(x.on_cpu for x in out), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('method, most', [('auto', 2), ('compare', 1), ('torch', 6)])
 def test_trials_wait_for_the_number_of_edges(gpu, method, most):
     """Torch's operations wait a few times for each shape of segments; so does the choice."""
@@ -308,16 +271,6 @@ def test_draws_wait_for_two_numbers_of_edges(gpu, sample, method):
     gpu.clear()
     graph = sample(drawn_from, method=method)
     assert graph.device.type == 'cuda' and gpu.total() == 2, gpu
-
-
-@pytest.mark.slow
-def test_few_edges_are_drawn_and_no_pair_is_tried(gpu, monkeypatch):
-    monkeypatch.setattr('graphattn.ops.sample.triton.compare', None)
-    monkeypatch.setattr('graphattn.ops.sample.triton.draws._CALL', 0)
-    member = torch.full((150, 2), 0.05)
-    few = FactorModel(to_gpu(member), to_gpu(torch.eye(2)), to_gpu(member), exploration=0.002)
-    num_edges, expected = sample_bernoulli(few).num_edges, 150**2 * 0.007
-    assert abs(num_edges - expected) < 4 * expected**0.5
 
 
 def test_draws_that_registers_do_not_hold_are_drawn_by_torch(gpu):
@@ -368,41 +321,6 @@ def test_clusters_list_their_edges_there(gpu, causal):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('make, most', [
-    (lambda: GraphAttention(8, 2, window()), 1),
-    (lambda: GraphAttention(8, 2, BlockModelSource(2, 4, 4)), 3),
-    (lambda: GraphAttention(8, 2, LearnedMaskSource(2, 8, mode='soft')), 2)],
-    ids=['pattern', 'block model', 'soft mask'])
-def test_layers_wait_for_ptr_and_what_they_draw(gpu, make, most):
-    layer = make().to('cuda').eval()
-    x, ptr = to_gpu(torch.randn(10, 8)), to_gpu(torch.tensor([0, 6, 10]))
-    layer(x, ptr)  # builds the graphs of patterns, which then are kept
-    gpu.clear()
-    assert layer(x, ptr).device.type == 'cuda'
-    assert gpu.total() <= most, gpu
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('make, options', [
-    (lambda encoder: encoder, {}),
-    (lambda encoder: encoder, dict(positions='rotary')),
-    (lambda encoder: SequenceClassifier(encoder, 3), {}),
-    (lambda encoder: SequenceClassifier(encoder, 3, pooling='pooler'), {}),
-    (lambda encoder: TokenClassifier(encoder, 3), {}),
-    (CausalLanguageModel, dict(causal=True))],
-    ids=['encoder', 'rotary', 'mean', 'pooler', 'tokens', 'causal'])
-def test_models_wait_for_the_bounds_of_ids(gpu, make, options):
-    encoder = Encoder(window(), num_tokens=20, max_length=8, channels=8, heads=2, num_layers=1,
-                      **options)
-    module, tokens = make(encoder).to('cuda').eval(), to_gpu(torch.randint(20, (10,)))
-    ptr = to_gpu(torch.tensor([0, 6, 10]))
-    module(tokens, ptr)
-    gpu.clear()
-    out = module(tokens, ptr)
-    assert types_of(out) == {'cuda'} and gpu.total() <= 3, gpu
-
-
-@pytest.mark.slow
 def test_numbers_that_were_written_unseen_are_read(gpu):
     """A broadcast writes so, which torch counts as no change."""
     layer, x = GraphAttention(8, 2, window()).to('cuda').eval(), torch.randn(10, 8)
@@ -411,16 +329,6 @@ def test_numbers_that_were_written_unseen_are_read(gpu):
     ptr.on_cpu.data[1] = 3
     expected = layer(to_gpu(x), to_gpu(torch.tensor([0, 3, 10])))
     torch.testing.assert_close(layer(to_gpu(x), ptr).on_cpu, expected.on_cpu)
-
-
-@pytest.mark.slow
-def test_padded_attention_waits_for_nothing(gpu):
-    layer = MultiheadAttention(8, 2, batch_first=True, source='SlidingWindow(1)')
-    layer = layer.to('cuda').eval()
-    x = to_gpu(torch.randn(2, 5, 8))
-    layer(x, x, x, need_weights=False)
-    gpu.clear()
-    assert layer(x, x, x, need_weights=False)[0].device.type == 'cuda' and not gpu
 
 
 @torch.no_grad()
@@ -432,17 +340,6 @@ def test_tokens_are_decoded_there(gpu):
     found = [attention(to_gpu(part), ptr, placement=cache.step(ptr))
              for part, ptr in zip(parts, map(to_gpu, steps))]
     torch.testing.assert_close(torch.cat(found).on_cpu, expected)
-
-
-@pytest.mark.parametrize('there', ['query', 'graph', 'edge_bias'])
-def test_tensors_of_two_devices_are_refused(gpu, there):
-    graph, x = random_graph(6, 6), torch.randn(6, 2, 4)
-    arguments = {'query': x, 'key': x, 'value': x, 'graph': graph,
-                 'edge_bias': torch.zeros(graph.num_edges)}
-    moved = arguments[there]
-    arguments[there] = moved.to('cuda')
-    with pytest.raises(ValueError, match='must be on'):
-        edge_attention(**arguments)
 
 
 def test_edges_of_the_data_elsewhere_are_refused(gpu):

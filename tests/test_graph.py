@@ -21,9 +21,7 @@ from graphattn import BipartiteGraph, patterns
 from graphattn.functional import edge_attention
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from tests.graphs import GRAPHS, random_graph
-
-ONE_SEGMENT = [name for name, make in GRAPHS.items() if make().num_segments == 1]
-SHAPES = [(8, 8), (4, 11), (11, 4)]
+from tests.pairwise import pairwise
 
 
 def edges(*pairs: tuple[int, int]) -> torch.Tensor:
@@ -49,22 +47,6 @@ def segments() -> BipartiteGraph:
 # Orientation #########################################################################
 
 
-def test_orientation_of_attributes(graph):
-    assert graph.key.tolist() == [1, 3, 0] and graph.query.tolist() == [0, 0, 1]
-    assert graph.edge_index.tolist() == [[1, 3, 0], [0, 0, 1]]
-    assert graph.to_mask().int().tolist() == [[0, 1, 0, 1], [1, 0, 0, 0]]
-    assert graph.indptr.tolist() == [0, 2, 3]
-    assert graph.in_degree().tolist() == [2, 1]
-    assert graph.out_degree().tolist() == [1, 1, 0, 1]
-
-
-def test_orientation_of_conversions(graph):
-    assert graph.to_scipy().toarray().tolist() == [[0, 1, 0, 1], [1, 0, 0, 0]]
-    assert graph.transpose().to_mask().int().tolist() == [[0, 1], [1, 0], [0, 0], [1, 0]]
-    assert set(graph.to_networkx(bipartite=True).edges) == {
-        (('key', 1), ('query', 0)), (('key', 3), ('query', 0)), (('key', 0), ('query', 1))}
-
-
 def test_orientation_of_networkx_on_tokens():
     attends = nx.DiGraph([('a', 'b'), ('a', 'c')])  # b and c attend to a
     assert BipartiteGraph.from_networkx(attends).to_mask().int().tolist() == [
@@ -81,30 +63,6 @@ def test_edge_index_is_a_valid_pyg_edge_index(name):
 
 
 # Invariants over the table ###########################################################
-
-
-@pytest.mark.parametrize('name', GRAPHS)
-def test_pointers_and_degrees_follow_from_the_mask(name):
-    graph = GRAPHS[name]()
-    mask = graph.to_mask()
-    per_query = mask.sum(1)
-    assert graph.num_edges == int(mask.sum())
-    assert graph.in_degree().equal(per_query)
-    assert graph.out_degree().equal(mask.sum(0))
-    assert graph.indptr.tolist() == [0, *per_query.cumsum(0).tolist()]
-
-
-@pytest.mark.parametrize('name', GRAPHS)
-def test_csc_is_the_edges_sorted_by_key(name):
-    graph = GRAPHS[name]()
-    indptr, query, perm = graph.csc
-    assert perm.sort()[0].equal(torch.arange(graph.num_edges, dtype=torch.int32))
-    assert query.dtype == torch.uint16
-    query = query.long()
-    assert query.equal(graph.query[perm])
-    pair = graph.key[perm] * graph.num_queries + query
-    assert pair.equal(pair.sort()[0])
-    assert indptr.diff().equal(graph.out_degree()) and indptr.dtype == torch.long
 
 
 @pytest.mark.parametrize('num_keys, dtype', [
@@ -124,25 +82,6 @@ def test_transpose_twice_is_identity(name):
 
 
 # Conversions #########################################################################
-
-
-ROUND_TRIPS = {
-    'edge_index': lambda graph: BipartiteGraph.from_edge_index(
-        graph.edge_index, graph.num_queries, graph.num_keys),
-    'constructor': lambda graph: BipartiteGraph(
-        graph.edge_index, graph.num_queries, graph.num_keys),
-    'mask': lambda graph: BipartiteGraph.from_mask(graph.to_mask()),
-    'scipy': lambda graph: BipartiteGraph.from_scipy(graph.to_scipy()),
-    'networkx': lambda graph: BipartiteGraph.from_networkx(graph.to_networkx(bipartite=True)),
-    'pickle': lambda graph: pickle.loads(pickle.dumps(graph)),
-}
-
-
-@pytest.mark.parametrize('name', ONE_SEGMENT)
-@pytest.mark.parametrize('convert', ROUND_TRIPS.values(), ids=ROUND_TRIPS)
-def test_round_trip(convert, name):
-    graph = GRAPHS[name]()
-    assert convert(graph) == graph
 
 
 @pytest.mark.parametrize('name', ['square', 'more_keys', 'more_queries', 'no_edges'])
@@ -202,9 +141,6 @@ def test_from_edge_index_keeps_probabilities_beside_their_edges():
 # Edges in any order ##################################################################
 
 
-VALUES = ['edge_bias', 'edge_gate']
-
-
 def shuffled(name: str) -> tuple[BipartiteGraph, torch.Tensor]:
     """A graph, and its edges in another order."""
     graph = GRAPHS[name]()
@@ -246,7 +182,7 @@ def test_perm_of_a_pyg_edge_index(sort_order):
     assert edge_index.as_tensor()[:, perm].equal(graph.edge_index.as_tensor())
 
 
-@pytest.mark.parametrize('values', VALUES)
+@pytest.mark.parametrize('values', ['edge_bias', 'edge_gate'])
 @pytest.mark.parametrize('name', ['square', 'more_keys', 'ragged_rectangles', 'idle_nodes'])
 def test_values_in_the_given_order_are_permuted_to_their_edges(name, values):
     original, edge_index = shuffled(name)
@@ -310,9 +246,7 @@ def test_is_reordered_is_kept(operation):
 KEY_DTYPES = [torch.int64, torch.int32, torch.int16, torch.uint16, torch.uint8]
 
 
-@pytest.mark.parametrize('dtype', KEY_DTYPES)
-@pytest.mark.parametrize('validate', [False, True])
-@pytest.mark.parametrize('name', GRAPHS)
+@pytest.mark.parametrize('name, validate, dtype', pairwise(GRAPHS, [False, True], KEY_DTYPES))
 def test_from_csr(name, validate, dtype):
     graph = GRAPHS[name]()
     edge_prob = torch.linspace(0, 1, graph.num_edges)
@@ -415,17 +349,6 @@ def test_a_graph_is_complete_if_all_pairs_of_its_segments_are_edges(name):
 # Set algebra #########################################################################
 
 
-@pytest.mark.parametrize('seed', range(3))
-@pytest.mark.parametrize('shape', SHAPES)
-def test_set_algebra_is_mask_algebra(shape, seed):
-    left, right = random_graph(*shape, 0.3, seed), random_graph(*shape, 0.6, seed + 100)
-    in_left, in_right = left.to_mask(), right.to_mask()
-    assert (left | right).validate().to_mask().equal(in_left | in_right)
-    assert (left & right).validate().to_mask().equal(in_left & in_right)
-    assert (left - right).validate().to_mask().equal(in_left & ~in_right)
-    assert left.isin(right).equal(in_right[left.query, left.key])
-
-
 def test_set_algebra_drops_probabilities_and_keeps_segments(segments):
     for joined in (segments | segments, segments & segments):
         assert joined.edge_prob is None
@@ -520,7 +443,7 @@ def test_operations_change_no_graph(operation):
     assert graph.edge_index.equal(before.edge_index) and graph.indptr.equal(before.indptr)
 
 
-def test_constructors_change_no_argument():
+def test_constructors_and_conversions_change_no_argument(graph):
     arguments = {
         'edge_index': edges((2, 2), (0, 1), (1, 0), (0, 1)),
         'edge_prob': torch.tensor([0.1, 0.2, 0.3, 0.2]),
@@ -529,9 +452,6 @@ def test_constructors_change_no_argument():
     before = copy.deepcopy(arguments)
     BipartiteGraph.from_edge_index(num_queries=3, **arguments)
     torch.testing.assert_close(arguments, before, rtol=0, atol=0)
-
-
-def test_from_scipy_and_to_scipy_change_no_argument(graph):
     matrix = sp.coo_array(([1., 0., 2., 3.], ([1, 0, 0, 1], [0, 1, 0, 0])), shape=(2, 2))
     before = matrix.copy()
     BipartiteGraph.from_scipy(matrix)
@@ -584,195 +504,100 @@ def half_bipartite() -> nx.DiGraph:
     return graph
 
 
+# What is wrong in itself is in tests/test_arguments.py.
 REFUSED = {
     # edge_index
-    'list': (lambda: BipartiteGraph([[0], [0]], 1), TypeError,
-             "'edge_index' must be an int64 Tensor .*got list"),
-    'int32': (lambda: BipartiteGraph(edges((0, 0)).int(), 1), TypeError,
-              "'edge_index' must be an int64 Tensor .*got torch.int32"),
-    'float': (lambda: BipartiteGraph.from_edge_index(edges((0, 0)).float(), 1), TypeError,
-              "'edge_index' must be an int64 Tensor .*got torch.float32"),
-    'bool': (lambda: BipartiteGraph(torch.ones(2, 2, dtype=torch.bool), 2), TypeError,
-             "'edge_index' must be an int64 Tensor .*got torch.bool"),
-    'pairs': (lambda: BipartiteGraph(edges((0, 0), (0, 1), (0, 2)).t(), 3), ValueError,
-              r"'edge_index' must.*\[2, num_edges\].*got shape \(3, 2\)"),
-    'flat': (lambda: BipartiteGraph.from_edge_index(torch.zeros(2, dtype=torch.long), 1),
-             ValueError, r"'edge_index' must.*\[2, num_edges\].*got shape \(2,\)"),
-    'negative_key': (lambda: build((-1, 0)), ValueError,
-                     r"'edge_index\[0\]' must contain key numbers from 0 to 3 \(got -1 to -1\)"),
-    'negative_query': (lambda: merge((0, -2)), ValueError,
-                       r"'edge_index\[1\]' must contain query numbers from 0 to 2 \(got -2"),
-    'large_key': (lambda: build((4, 0)), ValueError, r"'edge_index\[0\]' .*got 4 to 4"),
-    'large_query': (lambda: merge((0, 3)), ValueError, r"'edge_index\[1\]' .*got 3 to 3"),
-    'rows_swapped': (lambda: merge((0, 3), (1, 2)), ValueError,
-                     r"'edge_index\[1\]' .*row 0.*row 1"),
-    'no_room': (lambda: build((0, 0), num_keys=0), ValueError, r"'edge_index\[0\]'"),
-    'unsorted_queries': (lambda: build((0, 1), (0, 0)), ValueError,
-                         "'edge_index' must be sorted by query .*from_edge_index"),
-    'unsorted_keys': (lambda: build((1, 0), (0, 0)), ValueError, 'sorted by query .*then by key'),
-    'duplicates': (lambda: build((1, 0), (1, 0)), ValueError, "'edge_index'.*pair"),
-    # sizes
-    'negative_queries': (lambda: build(num_queries=-1), ValueError,
-                         r"'num_queries' must not be negative \(got -1\)"),
-    'negative_keys': (lambda: merge(num_keys=-1), ValueError,
-                      r"'num_keys' must not be negative \(got -1\)"),
-    'float_queries': (lambda: build(num_queries=3.), TypeError,
-                      r"'num_queries' must be an int \(got float\)"),
-    'float_keys': (lambda: merge(num_keys=4.), TypeError, "'num_keys' must be an int"),
-    'bool_queries': (lambda: build(num_queries=True), TypeError, "'num_queries' must be an int"),
-    'no_queries': (lambda: BipartiteGraph(edges(), None), TypeError,
-                   "'num_queries' must be an int"),
+    'rows_swapped': (lambda: merge((0, 3), (1, 2)), r"'edge_index\[1\]' .*row 0.*row 1"),
+    'no_room': (lambda: build((0, 0), num_keys=0), r"'edge_index\[0\]'"),
+    'unsorted_queries': (lambda: build((0, 1), (0, 0)), "'edge_index' must be sorted by query"),
+    'unsorted_keys': (lambda: build((1, 0), (0, 0)), "'edge_index' must be sorted by query"),
+    'duplicates': (lambda: build((1, 0), (1, 0)), "'edge_index'.*pair"),
     # edge_prob
-    'prob_above': (lambda: with_prob(0.5, 1.1), ValueError,
-                   r"'edge_prob' must be in \[0, 1\] \(got 1.1"),
-    'prob_below': (lambda: with_prob(-0.1, 0.5), ValueError, r"'edge_prob' .*got -0.1"),
-    'prob_nan': (lambda: with_prob(0.5, torch.nan), ValueError, "'edge_prob' .*got nan"),
-    'prob_short': (lambda: with_prob(0.5), ValueError,
-                   r"'edge_prob' must.*2.*\(got shape \(1,\)"),
-    'prob_matrix': (lambda: merge((1, 0), edge_prob=torch.ones(1, 1)), ValueError,
-                    r"'edge_prob' .*got shape \(1, 1\)"),
-    'prob_int': (lambda: with_prob(1, 0), TypeError,
-                 "'edge_prob' must.*Tensor .*got torch.int64"),
-    'prob_list': (lambda: build((1, 0), edge_prob=[0.5]), TypeError, "'edge_prob' .*got list"),
-    'prob_device': (lambda: build((1, 0), edge_prob=torch.ones(1, device='meta')), ValueError,
-                    "'edge_prob' must.*cpu,.*edges.*got meta"),
-    'prob_later': (lambda: build((1, 0)).with_edge_prob(torch.ones(2)), ValueError,
-                   "'edge_prob' must have shape"),
+    'prob_above': (lambda: with_prob(0.5, 1.1), r"'edge_prob' must be in \[0, 1\] \(got 1.1"),
+    'prob_below': (lambda: with_prob(-0.1, 0.5), "'edge_prob' .*got -0.1"),
+    'prob_nan': (lambda: with_prob(0.5, torch.nan), "'edge_prob' .*got nan"),
+    'prob_short': (lambda: with_prob(0.5), r"'edge_prob' must.*2.*\(got shape \(1,\)"),
+    'prob_later': (lambda: build((1, 0)).with_edge_prob(torch.ones(2)), "'edge_prob' must"),
     'prob_disagrees': (lambda: merge((1, 0), (1, 0), edge_prob=torch.tensor([0.1, 0.2])),
-                       ValueError, "'edge_prob' must be the same for all duplicates"),
+                       "'edge_prob' must be the same for all duplicates"),
     # segments
     'stray_edge': (lambda: build((3, 0), query_ptr=torch.tensor([0, 2, 3]),
-                                 key_ptr=torch.tensor([0, 2, 4])), ValueError,
+                                 key_ptr=torch.tensor([0, 2, 4])),
                    'key 3 of segment 1 to query 0 of segment 0'),
     'stray_merged': (lambda: merge((0, 2), query_ptr=torch.tensor([0, 2, 3]),
-                                   key_ptr=torch.tensor([0, 2, 4])), ValueError,
+                                   key_ptr=torch.tensor([0, 2, 4])),
                      'key 0 of segment 0 to query 2 of segment 1'),
-    'ptr_falls': (lambda: with_ptr(torch.tensor([0, 4, 3])), ValueError,
-                  r"'query_ptr' must rise from 0 to 3.*got \[0, 4, 3\]"),
-    'ptr_begins': (lambda: with_ptr(torch.tensor([1, 2, 3])), ValueError, "'query_ptr' must rise"),
-    'ptr_ends': (lambda: with_ptr(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3])), ValueError,
+    'ptr_falls': (lambda: with_ptr(torch.tensor([0, 4, 3])), r"'query_ptr' .*got \[0, 4, 3\]"),
+    'ptr_begins': (lambda: with_ptr(torch.tensor([1, 2, 3])), "'query_ptr' must rise"),
+    'ptr_ends': (lambda: with_ptr(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 3])),
                  r"'key_ptr' must rise from 0 to 4.*got \[0, 2, 3\]"),
-    'ptr_empty': (lambda: with_ptr(torch.tensor([], dtype=torch.long)), ValueError,
-                  "'query_ptr' must have shape"),
-    'ptr_matrix': (lambda: with_ptr(torch.tensor([[0, 2, 3]])), ValueError,
-                   "'query_ptr' must have shape"),
-    'ptr_int32': (lambda: with_ptr(torch.tensor([0, 2, 3], dtype=torch.int32)), TypeError,
-                  "'query_ptr' must be an int64 Tensor .*got torch.int32"),
-    'ptr_list': (lambda: with_ptr([0, 2, 3]), TypeError, "'query_ptr' .*got list"),
-    'ptr_device': (lambda: with_ptr(torch.tensor([0, 2, 3], device='meta')), ValueError,
-                   "'query_ptr' must be on cpu, .*got meta"),
-    'ptr_counts': (lambda: with_ptr(torch.tensor([0, 1, 2, 3])), ValueError,
+    'ptr_long': (lambda: build(num_queries=900, query_ptr=torch.arange(900)),
+                 r"got \[0, 1, 2, ..., 897, 898, 899\]"),
+    'ptr_empty': (lambda: with_ptr(torch.tensor([], dtype=torch.long)), "'query_ptr' must"),
+    'ptr_counts': (lambda: with_ptr(torch.tensor([0, 1, 2, 3])),
                    r"'query_ptr' and 'key_ptr' must .* segments \(got 3 and 2\)"),
-    # permutation
     'perm_of_repeated': (lambda: merge((1, 0), (3, 0), (1, 0), (1, 0), return_perm=True),
-                         ValueError, r"only once.* \(got 4 edges, 2 of them different\); merge"),
+                         r"only once.* \(got 4 edges, 2 of them different\); merge"),
     # rows
-    'rows_key_large': (lambda: rows(key=(1, 4, 0)), ValueError,
-                       r"'key' must.*0.*3 \(got 0.*4\)"),
-    'rows_key_wraps': (lambda: rows(key=(1, 2**16 + 3, 0)), ValueError, r"'key' .*got 0 to 65539"),
-    'rows_key_negative': (lambda: rows(key=(-1, 3, 0)), ValueError, r"'key' .*got -1 to 3"),
-    'rows_key_uint16': (lambda: rows(key=(1, 65_535, 0), dtype=torch.uint16), ValueError,
-                        "'key' must.*got 0.*65535"),
-    'rows_no_keys': (lambda: rows(num_keys=0), ValueError, "'key' must.*got 0 to 3"),
-    'rows_unsorted': (lambda: rows(key=(3, 1, 0)), ValueError,
-                      "'key' must.*strictly.*got other keys"),
-    'rows_repeated': (lambda: rows(key=(3, 3, 0)), ValueError, "'key' must strictly ascend"),
-    'rows_indptr_falls': (lambda: rows(indptr=(0, 2, 1, 3)), ValueError,
-                          r"'indptr' must rise from 0 to 3.*got \[0, 2, 1, 3\]"),
-    'rows_indptr_begins': (lambda: rows(indptr=(1, 2, 2, 3)), ValueError, "'indptr' must rise"),
-    'rows_indptr_ends': (lambda: rows(indptr=(0, 2, 2, 4)), ValueError, "'indptr' must rise from"),
-    'rows_indptr_short': (lambda: rows(indptr=(0, 2, 2)), ValueError, "'indptr' must rise from 0"),
+    'rows_key_large': (lambda: rows(key=(1, 4, 0)), r"'key' must.*0.*3 \(got 0.*4\)"),
+    'rows_key_wraps': (lambda: rows(key=(1, 2**16 + 3, 0)), "'key' .*got 0 to 65539"),
+    'rows_key_negative': (lambda: rows(key=(-1, 3, 0)), "'key' .*got -1 to 3"),
+    'rows_key_uint16': (lambda: rows(key=(1, 65_535, 0), dtype=torch.uint16), "'key' .*65535"),
+    'rows_unsorted': (lambda: rows(key=(3, 1, 0)), "'key' must strictly ascend"),
+    'rows_repeated': (lambda: rows(key=(3, 3, 0)), "'key' must strictly ascend"),
+    'rows_indptr_falls': (lambda: rows(indptr=(0, 2, 1, 3)), r"'indptr' .*got \[0, 2, 1, 3\]"),
+    'rows_indptr_begins': (lambda: rows(indptr=(1, 2, 2, 3)), "'indptr' must rise"),
+    'rows_indptr_ends': (lambda: rows(indptr=(0, 2, 2, 4)), "'indptr' must rise"),
+    'rows_indptr_short': (lambda: rows(indptr=(0, 2, 2)), "'indptr' must rise"),
     'rows_indptr_empty': (lambda: BipartiteGraph.from_csr(torch.tensor([]).long(),
-                                                          torch.tensor([]).long(), 0), ValueError,
+                                                          torch.tensor([]).long(), 0),
                           "'indptr' must have shape"),
-    'rows_indptr_float': (lambda: rows(indptr=(0., 2., 2., 3.)), TypeError,
-                          "'indptr' must be an int64 Tensor .*got torch.float32"),
-    'rows_indptr_list': (lambda: BipartiteGraph.from_csr([0, 1], torch.tensor([0]), 1), TypeError,
-                         r"'indptr' must be an int64 Tensor \(got list\)"),
-    'rows_key_float': (lambda: rows(dtype=torch.float), TypeError,
-                       "'key' must.*integers .*got torch.float32"),
-    'rows_key_bool': (lambda: rows(dtype=torch.bool), TypeError, "'key' must.*integers .*bool"),
-    'rows_key_complex': (lambda: rows(dtype=torch.cfloat), TypeError, "'key' must.*integers"),
-    'rows_key_matrix': (lambda: rows(key=((1, 3, 0),)), TypeError, r"'key' must .*shape \(1, 3\)"),
-    'rows_key_list': (lambda: BipartiteGraph.from_csr(torch.tensor([0, 1]), [0], 1), TypeError,
-                      r"'key' must be a Tensor \(got list\)"),
-    'rows_keys_float': (lambda: rows(num_keys=4.), TypeError, "'num_keys' must be an int"),
-    'rows_keys_negative': (lambda: rows(num_keys=-4), ValueError, "'num_keys' must not be neg"),
-    'rows_prob': (lambda: rows(edge_prob=torch.ones(2)), ValueError, "'edge_prob' must have shape"),
+    'rows_prob': (lambda: rows(edge_prob=torch.ones(2)), "'edge_prob' must"),
     'rows_stray': (lambda: rows(query_ptr=torch.tensor([0, 2, 3]), key_ptr=torch.tensor([0, 2, 4])),
-                   ValueError, 'key 3 of segment 1 to query 0 of segment 0'),
-    'rows_ptr': (lambda: rows(query_ptr=torch.tensor([0, 4]), key_ptr=torch.tensor([0, 4])),
-                 ValueError, "'query_ptr' must rise from 0 to 3"),
+                   'key 3 of segment 1 to query 0 of segment 0'),
     # masks, scipy, networkx
-    'mask_float': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2)), ValueError,
-                   r"'mask' must.*0.*-inf.*it.*\(got 1.0\).*'edge_bias'"),
-    'mask_int': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2).int()), TypeError,
-                 "'mask' must.*Tensor.*got torch.int32"),
-    'mask_array': (lambda: BipartiteGraph.from_mask(np.ones((2, 2), bool)), TypeError,
-                   "'mask' must.*Tensor.*got ndarray"),
+    'mask_float': (lambda: BipartiteGraph.from_mask(torch.ones(2, 2)), r"'mask' must.*got 1.0"),
     'mask_batch': (lambda: BipartiteGraph.from_mask(torch.ones(2, 3, 3, dtype=torch.bool)),
-                   ValueError, r"'mask' must.*\[query, key\].*\[batch, heads .*\(2, 3, 3\)"),
-    'topk_float': (lambda: BipartiteGraph.from_topk(torch.ones(2, 2)), TypeError,
-                   "'indices' must be a Tensor of integers .got torch.float32"),
-    'topk_beyond': (lambda: BipartiteGraph.from_topk(torch.tensor([[0], [2]])), ValueError,
+                   r"'mask' must.*\(2, 3, 3\)"),
+    'topk_beyond': (lambda: BipartiteGraph.from_topk(torch.tensor([[0], [2]])),
                     "'indices' must.*.got 2.; pass 'num_keys'"),
-    'topk_flat': (lambda: BipartiteGraph.from_topk(torch.tensor([0, 2])), ValueError,
-                  r"'indices' must.*\[query, k\].*\[batch, query, k\]"),
-    'keep_short': (lambda: BipartiteGraph.from_topk(torch.tensor([[0, 1]]), 2).select_edges(
-        torch.tensor([True])), ValueError, "'keep' must.*value"),
-    'scipy_dense': (lambda: BipartiteGraph.from_scipy(np.eye(2)), TypeError,
-                    "'matrix' must be a scipy sparse array .*got ndarray"),
-    'scipy_flat': (lambda: BipartiteGraph.from_scipy(sp.coo_array([1, 0, 1])), ValueError,
-                   "'matrix' must have two dimensions"),
-    'networkx_type': (lambda: BipartiteGraph.from_networkx({0: [1]}), TypeError,
-                      "'graph' must be a networkx graph .*got dict"),
-    'some_bipartite': (lambda: BipartiteGraph.from_networkx(half_bipartite()), ValueError,
+    'topk_flat': (lambda: BipartiteGraph.from_topk(torch.tensor([0, 2])), "'indices' must"),
+    'keep_short': (lambda: build((1, 0), (3, 1)).select_edges(torch.tensor([True])), "'keep' must"),
+    'scipy_flat': (lambda: BipartiteGraph.from_scipy(sp.coo_array([1, 0, 1])), "'matrix' must"),
+    'some_bipartite': (lambda: BipartiteGraph.from_networkx(half_bipartite()),
                        "'graph' must have the node attribute 'bipartite'"),
-    'from_query': (lambda: BipartiteGraph.from_networkx(bipartite_digraph(('c', 'a'))), ValueError,
+    'from_query': (lambda: BipartiteGraph.from_networkx(bipartite_digraph(('c', 'a'))),
                    r"'graph' must have only edges from keys .*got the edge \('c', 'a'\)"),
     'among_queries': (lambda: BipartiteGraph.from_networkx(
-        bipartite_digraph(('c', 'd'), kind=nx.Graph)), ValueError,
-         "'graph' must have only edges from keys"),
+        bipartite_digraph(('c', 'd'), kind=nx.Graph)), "'graph' must have only edges from keys"),
     'among_keys': (lambda: BipartiteGraph.from_networkx(
-        bipartite_digraph(('a', 'b'), kind=nx.Graph)), ValueError,
-         "'graph' must have only edges from keys"),
-    'to_networkx': (lambda: build().to_networkx(), ValueError,
-                    "'to_networkx' needs equal numbers of keys and queries.*bipartite=True"),
+        bipartite_digraph(('a', 'b'), kind=nx.Graph)), "'graph' must have only edges from keys"),
+    'to_networkx': (lambda: build().to_networkx(), "'to_networkx' needs equal numbers"),
     # algebra
-    'other_sizes': (lambda: build() | build(num_keys=5), ValueError,
-                    r"'\|'.*graphs.*equal sizes.*segments .*num_keys=4.*num_keys=5"),
+    'other_sizes': (lambda: build() | build(num_keys=5), "num_keys=4.*num_keys=5"),
     'other_segments': (lambda: build((1, 0), (3, 2)) & with_ptr(torch.tensor([0, 2, 3])),
-                       ValueError, "'&'.*graphs.*equal sizes.*segments .*num_segments=2"),
-    'no_numbers': (lambda: build().to('meta') == build().to('meta'), ValueError,
-                   "'==' needs graphs with values .*meta"),
-    'other_device': (lambda: build() - build().to('meta'), ValueError,
-                     "'-'.*graphs.*device .*got cpu.*meta"),
-    'isin': (lambda: build().isin(build(num_queries=2)), ValueError, "'isin' needs"),
-    'not_a_graph': (lambda: build() | build().to_mask(), TypeError,
-                    r"'\|' needs two BipartiteGraphs .*got Tensor"),
-    'loops': (lambda: build().with_self_loops(), ValueError,
-              "'with_self_loops' needs equal numbers of keys and queries in each segment"),
-    'no_loops': (lambda: build().without_self_loops(), ValueError, "'without_self_loops' needs"),
-    'causal': (lambda: build().causal(), ValueError,
-               "'causal' needs equal numbers of keys and queries"),
+                       "'&'.*num_segments=2"),
+    'no_numbers': (lambda: build().to('meta') == build().to('meta'), "'==' needs .*meta"),
+    'other_device': (lambda: build() - build().to('meta'), "'-'.*device .*got cpu.*meta"),
+    'isin': (lambda: build().isin(build(num_queries=2)), "'isin' needs"),
+    'loops': (lambda: build().with_self_loops(), "'with_self_loops' needs equal numbers"),
+    'no_loops': (lambda: build().without_self_loops(), "'without_self_loops' needs"),
+    'causal': (lambda: build().causal(), "'causal' needs equal numbers"),
     'loops_of_segments': (lambda: BipartiteGraph(
         edges(), 4, query_ptr=torch.tensor([0, 1, 4]), key_ptr=torch.tensor([0, 2, 4])
-    ).with_self_loops(), ValueError, "'with_self_loops' needs"),
+    ).with_self_loops(), "'with_self_loops' needs"),
     # batch
-    'batch_of_masks': (lambda: BipartiteGraph.batch([torch.ones(2, 2)]), TypeError,
-                       "'graphs' must.*BipartiteGraphs .got Tensor"),
-    'batch_devices': (lambda: BipartiteGraph.batch([build(), build().to('meta')]), ValueError,
+    'batch_devices': (lambda: BipartiteGraph.batch([build(), build().to('meta')]),
                       "'graphs' must.*device .got cpu.*meta"),
-    'batch_of_nothing': (lambda: BipartiteGraph.batch([]), ValueError,
-                         "'graphs' must contain at least one BipartiteGraph"),
+    'batch_of_nothing': (lambda: BipartiteGraph.batch([]), "'graphs' must contain at least one"),
     'batch_mixes': (lambda: BipartiteGraph.batch([build((1, 0), (3, 1)), with_prob(0.1, 0.2)]),
-                    ValueError, r"'graphs' must all have edge_prob, .* \(got 1 of 2"),
+                    r"'graphs' must all have edge_prob, .* \(got 1 of 2"),
 }
 
 
-@pytest.mark.parametrize('call, error, match', REFUSED.values(), ids=REFUSED)
-def test_refuses(call, error, match):
-    with pytest.raises(error, match=match):
+@pytest.mark.parametrize('call, match', REFUSED.values(), ids=REFUSED)
+def test_refuses(call, match):
+    with pytest.raises(ValueError, match=match):
         call()
 
 

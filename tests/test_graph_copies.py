@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
 from collections.abc import Iterator
 
@@ -114,20 +115,15 @@ def pairs_of_variants() -> list[BipartiteGraph]:
             for graph in variants(name) for _ in range(2)]
 
 
-@pytest.fixture(params=['fork', 'forkserver'])
-def method(request) -> str:
-    if request.param not in torch.multiprocessing.get_all_start_methods():
-        pytest.skip('this system has no such way to start processes')
-    # What each of its processes would import.
-    torch.multiprocessing.set_forkserver_preload(['graphattn.functional', 'pytest'])
-    return request.param
+needs_forks = pytest.mark.skipif(not hasattr(os, 'fork'), reason='starts processes by forks')
 
 
 @pytest.mark.slow
-def test_workers_of_a_data_loader_batch_graphs(method):
+@needs_forks
+def test_workers_of_a_data_loader_batch_graphs():
     graphs = pairs_of_variants()
     loader = DataLoader(graphs, batch_size=2, collate_fn=BipartiteGraph.batch, num_workers=1,
-                        multiprocessing_context=method)
+                        multiprocessing_context='fork')
     batches = list(loader)
     assert len(batches) == len(graphs) // 2
     for batch, graph in zip(batches, graphs[::2]):
@@ -142,8 +138,9 @@ def attend_to_all(inbox, outbox) -> None:
 
 
 @pytest.mark.slow
-def test_graphs_go_through_queues_and_come_back(method):
-    context = torch.multiprocessing.get_context(method)
+@needs_forks
+def test_graphs_go_through_queues_and_come_back():
+    context = torch.multiprocessing.get_context('forkserver')  # to which all is sent by pickle
     inbox, outbox = context.Queue(), context.Queue()
     process = context.Process(target=attend_to_all, args=(inbox, outbox), daemon=True)
     process.start()
@@ -181,6 +178,8 @@ FORGED = {
     'float keys': dict(key=torch.tensor([1., 3., 0., 2.])),
     'complex keys': dict(key=torch.tensor([1, 3, 0, 2j])),
     'list of keys': dict(key=[1, 3, 0, 2]),
+    'sparse keys': dict(key=torch.ones(2, 2).to_sparse()),
+    'keys without bytes': dict(key=torch.zeros(1).long().expand(10**12)),
     'no keys': dict(key=None),
     'indptr falls': dict(indptr=long(0, 3, 2, 4)),
     'indptr falls below zero': dict(indptr=long(0, -2, 2, 4)),

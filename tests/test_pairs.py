@@ -8,52 +8,12 @@ import torch
 import graphattn.graphs.pairs
 from graphattn.graphs.pairs import (
     csc_of_rows,
-    find_pairs,
-    is_ascending,
-    number_pairs,
-    rows_of_pairs,
-    sort_pairs,
 )
 from tests.graphs import GRAPHS
-
-LISTS = {
-    'empty': [],
-    'one': [3],
-    'ascending': [0, 3, 7],
-    'descending': [7, 3, 0],
-    'repeated': [3, 3, 7],
-    'repeated and mixed': [7, 3, 7, 0, 3],
-    'large': [2**63 - 1, 0, 2**62],
-}
-every_list = pytest.mark.parametrize('pairs', LISTS.values(), ids=LISTS)
 
 
 def long(numbers: list[int]) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.long)
-
-
-@every_list
-def test_sorted_pairs_are_a_set(pairs):
-    given = long(pairs)
-    done = sort_pairs(given)
-    assert done.tolist() == sorted(set(pairs)) and is_ascending(done)
-    assert given.tolist() == pairs  # which is left alone
-    assert is_ascending(given) == (pairs == sorted(set(pairs)))
-
-
-@every_list
-@pytest.mark.parametrize('others', [[], [3], [0, 1, 7, 9], [2**63 - 1]])
-def test_pairs_are_found(pairs, others):
-    assert find_pairs(long(pairs), long(others)).tolist() == [pair in others for pair in pairs]
-
-
-@pytest.mark.parametrize('name', GRAPHS)
-def test_numbers_of_pairs_lead_back_to_rows(name):
-    graph = GRAPHS[name]()
-    pair = number_pairs(graph.key, graph.query, graph.num_keys)
-    assert pair.equal(graph.to_mask().flatten().nonzero().flatten()) and is_ascending(pair)
-    indptr, key = rows_of_pairs(pair, graph.num_queries, graph.num_keys)
-    assert indptr.equal(graph.indptr) and key.equal(graph.key)
 
 
 # The order by key ####################################################################

@@ -51,19 +51,15 @@ def test_points_may_be_none():
 X = torch.zeros(4, 2)
 
 
-@pytest.mark.parametrize(('options', 'error', 'match'), [
-    (dict(query=X, k=5), ValueError, "'k' .*got 5, but example 0 has 4 keys"),
-    (dict(query=X, k=2, query_ptr=torch.tensor([0, 3, 4])), ValueError, "example 1 has 1 keys"),
-    (dict(query=X, k=0), ValueError, "'k' must be at least 1"),
-    (dict(query=X, radius=-1.), ValueError, "'radius' must.*.got -1"),
-    (dict(query=X, radius=float('inf')), ValueError, "'radius' must be finite"),
-    (dict(query=X / 0, k=1), ValueError, "'query' must have finite .* at point 0"),
-    (dict(query=X, key=X * float('nan'), k=1), ValueError, "'key' must have finite"),
-    (dict(query=X, key=torch.zeros(4, 3), k=1), ValueError, "'key' must have 2 columns.*got 3"),
-    (dict(query=X.long(), k=1), TypeError, "'query' must.*got torch.int64"),
-    (dict(query=X[0], k=1), ValueError, "'query' must.*.num_points, dimensions"),
+@pytest.mark.parametrize(('options', 'match'), [
+    (dict(query=X, k=5), "'k' .*got 5, but example 0 has 4 keys"),
+    (dict(query=X, k=2, query_ptr=torch.tensor([0, 3, 4])), "example 1 has 1 keys"),
+    (dict(query=X / 0, k=1), "'query' must have finite .* at point 0"),
+    (dict(query=X, key=X * float('nan'), k=1), "'key' must have finite"),
+    (dict(query=X, key=torch.zeros(4, 3), k=1), "'key' must have 2 columns.*got 3"),
+    (dict(query=X, key=torch.zeros(4, 3), radius=1.), "'key' must have 2 columns.*got 3"),
 ])
-def test_what_is_refused(options, error, match):
+def test_what_is_refused(options, match):
     build = BipartiteGraph.from_nearest if 'k' in options else BipartiteGraph.from_radius
-    with pytest.raises(error, match=match):
+    with pytest.raises(ValueError, match=match):
         build(**options)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from itertools import accumulate, pairwise
 
 import pytest
@@ -47,15 +45,6 @@ def test_sizes_follow_from_the_pointers(query_ptr, key_ptr):
         assert segment.tolist() == [b for b, size in enumerate(sizes) for _ in range(size)]
 
 
-@every_segments
-def test_copies(query_ptr, key_ptr):
-    segments = Segments(query_ptr, key_ptr)
-    for other in (copy.copy(segments), copy.deepcopy(segments),
-                  pickle.loads(pickle.dumps(segments)), segments.to('cpu')):
-        assert other == segments and len(other) == len(segments)
-        assert (other.num_pairs, other.is_square) == (segments.num_pairs, segments.is_square)
-
-
 def test_equality():
     segments = Segments(ptr(0, 2, 5), ptr(0, 3, 5))
     assert segments == Segments(ptr(0, 2, 5), ptr(0, 3, 5))
@@ -79,18 +68,6 @@ def test_default_pointers(query_ptr, key_ptr, sizes, heads, expected):
     segments = Segments.of(query_ptr, key_ptr, sizes, torch.device('cpu'), heads=heads)
     assert (segments.query_ptr.tolist(), segments.key_ptr.tolist()) == expected
     assert repr(segments) == f'Segments({expected[0]}, {expected[1]})'
-
-
-@pytest.mark.parametrize('query_ptr, key_ptr, error, match', [
-    (ptr(0, 2, 3), None, ValueError, r"'query_ptr' must rise from 0 to 4.*got \[0, 2, 3\]"),
-    (ptr(0, 4), ptr(0, 7, 6), ValueError, r"'key_ptr' must rise from 0 to 6.*got \[0, 7, 6\]"),
-    (ptr(0, 1, 4), None, ValueError, r"must.*same number.*segments \(got 2.*1\)"),
-    (ptr(0, 4).int(), None, TypeError, "'query_ptr' must be an int64 Tensor"),
-    (ptr(0, 4), ptr(0, 6).to('meta'), ValueError, "'key_ptr' must be on cpu.*got meta"),
-])
-def test_bad_pointers(query_ptr, key_ptr, error, match):
-    with pytest.raises(error, match=match):
-        Segments.of(query_ptr, key_ptr, (4, 6), torch.device('cpu'))
 
 
 # Pointers ############################################################################

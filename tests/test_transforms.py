@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import permutations
 
 import networkx as nx
 import numpy as np
@@ -50,7 +50,7 @@ def draw(num_nodes: int, weighted: bool = False) -> Data:
                 x=torch.rand(num_nodes, 2))
 
 
-contract = pytest.mark.parametrize('encode', [LaplacianPE(6, 'pe')], ids=['LaplacianPE'])
+encode = LaplacianPE(6, 'pe')
 
 
 @pytest.fixture(params=['all eigenvalues', 'iteration'])
@@ -60,9 +60,8 @@ def solver(request, monkeypatch):
         monkeypatch.setattr(laplacian_pe, 'MAX_DENSE', 0)
 
 
-@contract
 @pytest.mark.parametrize('num_nodes', [30, 350])
-def test_encodings_follow_their_nodes(encode, num_nodes):
+def test_encodings_follow_their_nodes(num_nodes):
     data = draw(num_nodes, weighted=True)  # weights make every eigenvalue simple
     perm = torch.randperm(num_nodes)
     renamed = Data(edge_index=perm[data.edge_index].flip(1), num_nodes=num_nodes,
@@ -70,18 +69,11 @@ def test_encodings_follow_their_nodes(encode, num_nodes):
     torch.testing.assert_close(encode(renamed).pe[perm], encode(data).pe, atol=1e-6, rtol=0)
 
 
-@contract
-@pytest.mark.parametrize('num_nodes', [0, 1, 2])
-def test_graphs_may_be_tiny(encode, num_nodes):
+@pytest.mark.parametrize('num_nodes', [0, 1, 2, 9])
+def test_graphs_may_be_tiny_and_without_edges(num_nodes):
     edge_index = torch.tensor([[0, 1], [1, 0]])[:, :2 * (num_nodes == 2)]
     encoding = encode(Data(edge_index=edge_index, num_nodes=num_nodes)).pe
     assert encoding.shape == (num_nodes, 6) and encoding.isfinite().all()
-
-
-@contract
-def test_graphs_may_have_no_edges(encode):
-    encoding = encode(Data(edge_index=torch.empty(2, 0, dtype=torch.long), num_nodes=9)).pe
-    assert encoding.shape == (9, 6) and encoding.isfinite().all()
 
 
 @pytest.mark.parametrize('num_nodes', [
@@ -160,20 +152,19 @@ def two(weights: list[float] | None = None, edges: list[list[int]] = ((0, 1), (1
                 edge_weight=None if weights is None else torch.tensor(weights))
 
 
-@contract
-@pytest.mark.parametrize('data, error, match', [
-    (Data(x=torch.rand(3, 2)), ValueError, r"'data' must.*edge_index.*Data\(x=\[3, 2"),
-    (two(edges=[[0, 2], [2, 0]]), ValueError, 'from 0 to 1'),
-    (two(edges=[[0, -1], [-1, 0]]), ValueError, 'from 0 to 1'),
-    (two([1., -1.]), ValueError, "'edge_weight' .* down to -1.0, in Data.*num_nodes=2"),
-    (two([1., torch.nan]), ValueError, "'edge_weight' .* nan"),
-    (two([1., torch.inf]), ValueError, "'edge_weight' .* inf"),
-    (two([1.]), ValueError, r"'edge_weight' .*\(1,\)"),
-    (two([[1.], [1.]]), ValueError, r"'edge_weight' .*\(2, 1\)")])
-def test_graphs_that_are_refused(encode, data, error, match):
-    with pytest.raises(error, match=match) as refused:
+@pytest.mark.parametrize('data, match', [
+    (Data(x=torch.rand(3, 2)), r"'data' must.*edge_index.*Data\(x=\[3, 2"),
+    (two(edges=[[0, 2], [2, 0]]), 'from 0 to 1'), (two(edges=[[0, -1], [-1, 0]]), 'from 0 to 1'),
+    (two([1., -1.]), "'edge_weight' .* down to -1.0, in Data.*num_nodes=2"),
+    (two([1., torch.nan]), "'edge_weight' .* nan"), (two([1., torch.inf]), "'edge_weight' .* inf"),
+    (two([1.]), r"'edge_weight' .*\(1,\)"), (two([[1.], [1.]]), r"'edge_weight' .*\(2, 1\)"),
+    (two(edges=[[0], [1]]), 'both directions .*got 1 from 0 to 1 and 0 back in Data'),
+    (two([1., 2.]), 'got 2 from 1 to 0 and 1 back'),
+    (Data(edge_index=torch.tensor([[0, 1], [1, 0]]), batch=torch.tensor([0, 1]), num_nodes=2),
+     "'edge_index' must not join different graphs.*Data")])
+def test_graphs_that_are_refused(data, match):
+    with pytest.raises(ValueError, match=match):
         encode(data)
-    assert '\n' not in str(refused.value)
 
 
 def test_what_has_not_converged_is_refused_by_the_name_of_the_graph(monkeypatch):
@@ -190,13 +181,7 @@ def test_what_has_not_converged_is_refused_by_the_name_of_the_graph(monkeypatch)
     (lambda: LaplacianPE(0), ValueError, "'k' must be at least 1"),
     (lambda: LaplacianPE(2.), TypeError, "'k' must be an int"),
     (lambda: LaplacianPE(2, is_undirected=1), TypeError, "'is_undirected' must be a bool"),
-    (lambda: LaplacianPE(2)(two(edges=[[0], [1]])), ValueError,
-     "both directions .*got 1 from 0 to 1 and 0 back in Data.*ToUndirected"),
-    (lambda: LaplacianPE(2)(two([1., 2.])), ValueError, 'got 2 from 1 to 0 and 1 back'),
-    (lambda: RandomSignFlip()(draw(5)), ValueError, "'laplacian_eigenvector_pe'.*attr"),
-    (lambda: LaplacianPE(2)(Data(edge_index=torch.tensor([[0, 1], [1, 0]]),
-                                 batch=torch.tensor([0, 1]), num_nodes=2)), ValueError,
-     "'edge_index' must not join different graphs.*Data")])
+    (lambda: RandomSignFlip()(draw(5)), ValueError, "'laplacian_eigenvector_pe'.*attr")])
 def test_what_is_refused(call, error, match):
     with pytest.raises(error, match=match):
         call()
@@ -212,20 +197,12 @@ TRANSFORMS: dict[str, BaseTransform] = {
     'AddAttentionEdges in edge_index': AddAttentionEdges(
         'Full() - SlidingWindow(0)', None, fill={'edge_weight': .5}),
 }
-WAYS = [*TRANSFORMS, *product(TRANSFORMS, repeat=2)]
+WAYS = [*TRANSFORMS, *permutations(TRANSFORMS, 2)]
 
 
 def transform_of(way: str | tuple[str, str]) -> BaseTransform:
     names = [way] if isinstance(way, str) else way
-    types = iter((1, 2))  # edges that are added twice need a type of their own
-    parts = []
-    for name in names:
-        part = TRANSFORMS[name]
-        if part is TRANSFORMS['AddAttentionEdges in edge_index']:
-            part = AddAttentionEdges('Full() - SlidingWindow(0)', None, fill=part.fill,
-                                     edge_type=next(types))
-        parts.append(part)
-    return Compose(parts)
+    return Compose([TRANSFORMS[name] for name in names])
 
 
 def molecules() -> list[Data]:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphattn import BipartiteGraph
-from graphattn.layers import EncoderLayer, GraphAttention
-from graphattn.models import Encoder
 from graphattn.ops import Backend
 from graphattn.samplers import FactorModel
-from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
-from tests.clusters import cluster_source
 
 # Vector registers, tiles of a row, and what is left of them.
 WIDTHS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 255,
@@ -339,88 +334,3 @@ def model_cases(draw: st.DrawFn, *, copies: int, highest: tuple[float, ...]) -> 
         draw(st.integers(1, 3)), draw(query_powers), draw(key_powers),
         draw(st.sampled_from(highest)), draw(st.sampled_from([0., 0.4])),
         draw(st.sampled_from([0., 0.01])), dtype, copies, draw(SEEDS))
-
-
-# Layers ##############################################################################
-
-
-MAX_LENGTH = 12
-SOURCES: dict[str, Callable[[int, int], GraphSource]] = {  # of heads and their channels
-    'window': lambda heads, _: PatternSource('SlidingWindow(1) | GlobalTokens(1)'),
-    'random keys': lambda heads, _: PatternSource('RandomKeys(2)', seed=3),
-    'drawn anew': lambda heads, _: PatternSource('RandomKeys(2) | SlidingWindow(1)', seed=None),
-    'all pairs': lambda heads, _: PatternSource('Full'),
-    'one for each head': lambda heads, _: PatternSource(
-        [('Star', 'SlidingWindow(2)', 'RandomKeys(1)')[head % 3] for head in range(heads)]),
-    'block model': lambda heads, channels: BlockModelSource(heads, channels, 3),
-    'clusters': cluster_source,
-    'block model of the repository': lambda heads, channels: BlockModelSource(
-        heads, channels, 3, preset='repo', distribution='poisson', fixed='SlidingWindow(0)'),
-    'structured mask': lambda heads, _: LearnedMaskSource(heads, MAX_LENGTH),
-    'unstructured mask': lambda heads, _: LearnedMaskSource(heads, MAX_LENGTH,
-                                                            mode='dam_unstructured', hard=False),
-    'soft mask': lambda heads, _: LearnedMaskSource(heads, MAX_LENGTH, mode='soft'),
-}
-
-
-@dataclass(frozen=True)
-class LayerCase:
-    """A layer, or a model, and a ragged batch for it."""
-
-    kind: str  # 'attention', 'layer' or 'encoder'
-    source: str
-    lengths: tuple[int, ...]
-    heads: int
-    head_channels: int
-    hops: int | float
-    teleport: float
-    learn_teleport: bool
-    dropout: float
-    norm_first: bool
-    saves_memory: bool
-    seed: int
-
-    def build(self, backend: str, dtype: torch.dtype) -> nn.Module:
-        torch.manual_seed(self.seed)
-        options = dict(hops=self.hops, teleport=self.teleport, learn_teleport=self.learn_teleport,
-                       backend=backend)
-        channels = self.heads * self.head_channels
-        source = SOURCES[self.source](self.heads, self.head_channels)
-        if self.kind == 'attention':
-            module = GraphAttention(channels, self.heads, source, dropout=self.dropout,
-                                    recompute=self.saves_memory, **options)
-        else:
-            options |= dict(dropout=self.dropout, attention_dropout=self.dropout,
-                            norm_first=self.norm_first)
-            module = EncoderLayer(
-                channels, self.heads, source, recompute=self.saves_memory, **options,
-            ) if self.kind == 'layer' else Encoder(
-                source, num_tokens=9, max_length=MAX_LENGTH, channels=channels, heads=self.heads,
-                num_layers=2, checkpoint_layers=self.saves_memory, **options)
-        return module.to(dtype)
-
-    def run(self, module: nn.Module) -> Tensor:
-        """The output; whatever is drawn comes from one seed."""
-        dtype = next(module.parameters()).dtype
-        ptr = torch.tensor([0, *self.lengths]).cumsum(0)
-        generator = torch.Generator().manual_seed(self.seed)
-        num_tokens, channels = int(ptr[-1]), self.heads * self.head_channels
-        tokens = torch.randn(num_tokens, channels, generator=generator).to(dtype)
-        if self.kind == 'encoder':
-            tokens = torch.randint(9, (num_tokens,), generator=generator)
-        torch.manual_seed(self.seed)
-        return module(tokens, ptr)
-
-
-@st.composite
-def layer_cases(draw: st.DrawFn, *, dropout: st.SearchStrategy[float]) -> LayerCase:
-    hops = draw(st.sampled_from([1, 1, 2, 5, math.inf]))
-    learns = hops != 1 and draw(st.booleans())
-    return LayerCase(
-        draw(st.sampled_from(['attention', 'layer', 'encoder'])), draw(st.sampled_from([*SOURCES])),
-        tuple(draw(st.lists(st.integers(0, MAX_LENGTH), max_size=4))),
-        draw(st.integers(1, 4)), draw(st.integers(1, 17)), hops,
-        0. if hops == 1 else draw(st.sampled_from([0.1, 0.5])), learns,
-        # Weights that were scaled up may let values grow without end.
-        0. if hops == math.inf else draw(dropout), draw(st.booleans()),
-        hops != math.inf and draw(st.booleans()), draw(SEEDS))

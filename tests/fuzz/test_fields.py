@@ -54,7 +54,7 @@ FILES = {
                        'inputs.data.path'}),
     'a whole run, config': (YAML, None), 'a whole run, checkpoint': (CHECKPOINT, None)}
 OF_OTHERS = 'layers[0].arguments.', 'files.'  # which the classes and the folder check
-AT_MOST = 120  # changes of a file that are tried
+AT_MOST = 60  # changes of a file that are tried
 
 
 def nodes(tree: Any, name: str = '', place: tuple = ()) -> Iterator[tuple[str, tuple]]:

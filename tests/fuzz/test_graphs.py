@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import io
-import pickle
 from dataclasses import replace
 
-import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -68,39 +64,6 @@ def test_set_algebra(case, seed, density):
     assert (ours == theirs) == (a == b)
 
 
-@cases(20)
-@given(case=graph_cases(square=True))
-def test_self_loops(case):
-    pairs, loops = pairs_of_case(case), {(i, i) for i in range(case.num_queries)}
-    graph = case.build()
-    assert pairs_of(graph.with_self_loops().validate()) == pairs | loops
-    assert pairs_of(graph.without_self_loops().validate()) == pairs - loops
-
-
-@cases(20)
-@given(case=graph_cases())
-def test_transposed(case):
-    graph = case.build()
-    turned = graph.transpose().validate()
-    assert pairs_of(turned) == {(key, query) for query, key in pairs_of_case(case)}
-    assert turned.query_ptr.equal(graph.key_ptr) and turned.key_ptr.equal(graph.query_ptr)
-    assert turned.transpose() == graph
-
-
-@cases(20)
-@given(parts=st.lists(graph_cases(), min_size=1, max_size=4))
-def test_batches(parts):
-    graph, expected, sizes = BipartiteGraph.batch([case.build() for case in parts]), set(), []
-    num_queries = num_keys = 0
-    for case in parts:
-        expected |= {(query + num_queries, key + num_keys) for query, key in pairs_of_case(case)}
-        num_queries, num_keys = num_queries + case.num_queries, num_keys + case.num_keys
-        sizes += case.sizes
-    assert pairs_of(graph.validate()) == expected
-    assert (graph.num_queries, graph.num_keys) == (num_queries, num_keys)
-    assert list(zip(graph.query_ptr.diff().tolist(), graph.key_ptr.diff().tolist())) == sizes
-
-
 @cases(25)
 @given(case=graph_cases())
 def test_conversions_there_and_back(case):
@@ -123,40 +86,6 @@ def test_conversions_there_and_back(case):
             BipartiteGraph.from_csr(*graph.csr, m),
             BipartiteGraph.from_edge_index(graph.edge_index, n, m)]
     assert all(each == graph for each in back)
-
-
-@cases(15)
-@given(case=graph_cases(square=True, small=True))
-def test_networkx_tokens(case):
-    n, pairs = case.num_queries, pairs_of_case(case)
-    graph = BipartiteGraph(edge_index(pairs), n)
-    there = graph.to_networkx()
-    assert set(there.edges) == {(key, query) for query, key in pairs} and len(there) == n
-    assert BipartiteGraph.from_networkx(there) == graph
-    undirected = nx.Graph()
-    undirected.add_nodes_from(range(n))
-    undirected.add_edges_from(pairs)
-    assert pairs_of(BipartiteGraph.from_networkx(undirected)) == pairs | {
-        (key, query) for query, key in pairs}
-
-
-@cases(20)
-@given(case=graph_cases(), has_prob=st.booleans(), is_used=st.booleans(), seed=SEEDS)
-def test_copies_are_equal_and_usable(case, has_prob, is_used, seed):
-    graph = case.build()
-    if has_prob:
-        graph = graph.with_edge_prob(torch.rand(
-            graph.num_edges, generator=torch.Generator().manual_seed(seed)))
-    if is_used:
-        graph.csc  # noqa: B018 (kept from its first use on)
-    file = io.BytesIO()
-    torch.save(graph, file)
-    file.seek(0)
-    for other in (copy.copy(graph), copy.deepcopy(graph), pickle.loads(pickle.dumps(graph)),
-                  torch.load(file, weights_only=True), graph.to('cpu')):
-        assert other.validate() == graph
-        other.check_unchanged()
-        assert other.transpose() == graph.transpose()
 
 
 @cases(20)

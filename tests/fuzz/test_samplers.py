@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import assume, given
-from hypothesis import strategies as st
 from scipy.stats import binom
 
 from graphattn.samplers import FactorModel
@@ -44,21 +43,6 @@ def test_pairs_are_as_frequent_as_promised(sample, case, seed):
     is_off = too_few | too_many
     if is_off.any():
         raise AssertionError(f'{counts[is_off]} of {case.copies} for {prob[is_off]}')
-
-
-@every_sampler
-@cases(3)
-@given(case=model_cases(copies=2000, highest=HIGHEST), seed=SEEDS, threads=st.integers(2, 4))
-def test_a_seed_is_one_graph_for_any_number_of_threads(sample, case, seed, threads):
-    model = served(sample, case)
-    graphs, before = [], torch.get_num_threads()
-    try:
-        for number in (1, threads):
-            torch.set_num_threads(number)
-            graphs.append(sample(model, generator=torch.Generator().manual_seed(seed)))
-    finally:
-        torch.set_num_threads(before)
-    assert graphs[0] == graphs[1]
 
 
 @pytest.mark.parametrize('sample', [way for way in WAYS.values() if way.sampler == 'sample_fastrg'],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import networkx as nx
 import numpy as np
 import pytest
@@ -80,34 +78,6 @@ def test_networkx(edges, is_directed, parts):
     graph = (nx.DiGraph if is_directed else nx.Graph)(edges)
     nx.set_node_attributes(graph, parts, 'bipartite')
     is_whole_or_refused(lambda: BipartiteGraph.from_networkx(graph), 'graph')
-
-
-FOUR = BipartiteGraph(torch.tensor([[0, 1, 3], [0, 1, 3]]), 4, query_ptr=torch.tensor([0, 3, 4]))
-ODD = st.sampled_from([None, 2**40, -1, 'x', True, [0, 1], torch.tensor([0, 5, 2, 9, 3]),
-                       torch.tensor([0., 1.]), torch.ones(2, 2).to_sparse(), torch.tensor(4),
-                       torch.tensor([70_000, 1, 3], dtype=torch.int32), torch.empty(0).long(),
-                       torch.zeros(1).long().expand(10**12), {}])
-
-
-@cases(100)
-@given(st.dictionaries(st.sampled_from(sorted(FOUR.__getstate__())), ODD, min_size=1))
-def test_saved_graphs(changes):
-    state = FOUR.__getstate__() | changes
-    graph = BipartiteGraph.__new__(BipartiteGraph)
-    is_whole_or_refused(lambda: graph.__setstate__(state) or graph, *state,
-                        errors=ValueError)
-
-
-def test_saved_graphs_run_nothing_and_are_checked():
-    file = io.BytesIO()
-    state = FOUR.__getstate__()
-    broken = BipartiteGraph.__new__(BipartiteGraph)
-    broken.__setstate__(state)
-    broken.csr[1].view(torch.int16)[0] = 9  # as no constructor lets in
-    torch.save(broken, file)
-    file.seek(0)
-    with pytest.raises(ValueError, match=r"'key' must contain .* from 0 to 3 \(got 1 to 9\)"):
-        torch.load(file, weights_only=True)
 
 
 @pytest.fixture(scope='module')

@@ -121,38 +121,14 @@ def test_weights_of_the_original_are_loaded(name):
 
 # PyG's tests of TransformerConv ######################################################
 
+
 X1, X2 = torch.randn(2, 4, CHANNELS, generator=torch.Generator().manual_seed(0))
 EDGE_INDEX = torch.tensor([[0, 1, 2, 3, 3], [0, 0, 1, 1, 2]])
-SQUARE = [dict(concat=concat, beta=beta, edge_dim=edge_dim)
-          for concat, beta, edge_dim in ((True, False, None), (False, True, 3), (True, True, 3))]
-
-
 def convs(*arguments, **options) -> tuple[TransformerConv, GraphTransformerConv]:
     theirs = TransformerConv(*arguments, **options)
     ours = GraphTransformerConv(*arguments, **options)
     ours.load_state_dict(theirs.state_dict())
     return theirs.eval(), ours.eval()
-
-
-@pytest.mark.parametrize('options', SQUARE, ids=str)
-def test_transformer_conv_of_nodes_and_of_two_kinds_of_nodes(options):
-    theirs, ours = convs(CHANNELS, 16, heads=2, **options)
-    attr = torch.randn(5, 3) if options['edge_dim'] else None
-    torch.testing.assert_close(ours(X1, EDGE_INDEX, attr), theirs(X1, EDGE_INDEX, attr))
-    theirs, ours = convs((CHANNELS, 4), 16, heads=2, **options)
-    for pair in ((X1, X2[:3, :4]), [X1, X2[:3, :4]]):
-        torch.testing.assert_close(ours(pair, EDGE_INDEX, attr), theirs(pair, EDGE_INDEX, attr))
-    lists = [GraphTransformerConv(list(sizes), 16) for sizes in ((CHANNELS, 4),)]
-    assert lists[0]((X1, X2[:3, :4]), EDGE_INDEX).shape == (3, 16)
-
-
-@pytest.mark.parametrize('wanted', [True, False])
-def test_transformer_conv_returns_the_edges_that_it_was_given(wanted):
-    theirs, ours = convs(CHANNELS, 16, heads=2)
-    out, (edges, alpha) = ours(X1, EDGE_INDEX, return_attention_weights=wanted)
-    expected = theirs(X1, EDGE_INDEX, return_attention_weights=wanted)
-    torch.testing.assert_close((out, (edges, alpha)), expected)
-    assert edges is EDGE_INDEX and alpha.shape == (5, 2) and alpha.min() >= 0
 
 
 def test_transformer_conv_of_lazy_sizes_of_both_kinds():
@@ -203,6 +179,7 @@ def test_transformer_conv_in_containers_of_pyg():
 
 
 # PyG's tests of GPSConv ##############################################################
+
 
 BATCH = torch.tensor([0, 0, 1, 1])
 EDGES_OF_TWO = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
-from itertools import product
 
 import pytest
 import torch
@@ -25,12 +24,14 @@ from graphattn import BipartiteGraph
 from graphattn.graphs.cache import GRAPHS
 from graphattn.layers import GraphTransformerConv
 from graphattn.patterns import SlidingWindow
+from tests.ops.numbers import saved_tensors
 from tests.ops.test_backends import BACKENDS, skip_if_missing
+from tests.pairwise import pairwise
 
 NUM_KEYS, NUM_QUERIES, NUM_EDGES, EDGE_DIM = 12, 9, 40, 3
 OPTIONS = [dict(zip(('concat', 'beta', 'edge_dim', 'bias', 'root_weight'), values))
-           for values in product((True, False), (True, False), (None, EDGE_DIM), (True, False),
-                                 (True, False))]
+           for values in pairwise((True, False), (True, False), (None, EDGE_DIM), (True, False),
+                                  (True, False))]
 
 
 def drawn(seed: int = 0, square: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -149,16 +150,6 @@ def test_features_of_a_coalesced_adjacency_have_their_gradient():
         torch.testing.assert_close(conv(tuple(x), adj_t), conv(tuple(x), edge_index, attr))
     with pytest.raises(ValueError, match="'edge_index' must be coalesced if its values"):
         conv(tuple(x), adj_t)
-
-
-def test_sizes_are_derived_from_the_first_input():
-    *_, edge_index, edge_attr = drawn(square=True)
-    x = torch.randn(NUM_QUERIES, 6)
-    conv = GraphTransformerConv(-1, 4, 2, edge_dim=EDGE_DIM)
-    out = conv(x, edge_index, edge_attr)
-    theirs = TransformerConv(6, 4, 2, edge_dim=EDGE_DIM)
-    theirs.load_state_dict(conv.state_dict())
-    torch.testing.assert_close(out, theirs(x, edge_index, edge_attr))
 
 
 @pytest.mark.parametrize('options', [dict(aggr='mean'), dict(flow='target_to_source')])
@@ -317,15 +308,9 @@ def test_a_replaced_projection_of_features_is_used(change):
 
 def test_nothing_of_edges_times_channels_is_kept_for_the_backward_pass():
     *x, edge_index, edge_attr = drawn()
-    conv, largest = GraphTransformerConv((5, 7), 64, 2, edge_dim=EDGE_DIM), []
-
-    def pack(tensor: Tensor) -> Tensor:
-        largest.append((tensor.shape, tensor.numel()))
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        conv(tuple(x), edge_index, edge_attr)
-    assert max(size for _, size in largest) < NUM_EDGES * 2 * 64
+    conv = GraphTransformerConv((5, 7), 64, 2, edge_dim=EDGE_DIM)
+    saved = saved_tensors(lambda: conv(tuple(x), edge_index, edge_attr))
+    assert max(tensor.numel() for tensor in saved) < NUM_EDGES * 2 * 64
 
 
 @pytest.mark.parametrize('edge_dim, edge_attr, match', [

@@ -1,4 +1,5 @@
-"""Tensors that callers hold, or that their hooks have seen, stay what they are."""
+"""Tensors that callers hold, or that their hooks have seen, stay what they are; and a checkpoint
+runs what it holds twice, and no more often."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from tests.modules import CASES, CHANNELS, INPUTS
 
@@ -99,3 +101,12 @@ def test_an_identity_may_replace_a_projection(case):
             results.append([*outs, *(x.grad for x in inputs if x.requires_grad)])
         if len(results) == 2:
             torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_runs_a_module_twice(case):
+    module, runs = case.make(), []
+    module.register_forward_pre_hook(lambda *_: runs.append(1))
+    inputs = [INPUTS[part] for part in case.inputs]
+    out = checkpoint(lambda *given: module(*given, **case.options), *inputs, use_reentrant=False)
+    sum(x.square().sum() for x in tensors(out)).backward()
+    assert len(runs) == 2

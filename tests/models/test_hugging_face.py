@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from graphattn.models import (
     Encoder,
@@ -20,7 +19,7 @@ from graphattn.models import (
     to_hugging_face,
 )
 from graphattn.patterns import Full
-from graphattn.sources import LearnedMaskSource, PatternSource
+from graphattn.sources import PatternSource
 
 transformers = pytest.importorskip('transformers')
 
@@ -31,11 +30,6 @@ GENERATOR = torch.Generator().manual_seed(0)
 TOKENS = torch.randint(1, 50, (26,), generator=GENERATOR)  # 0 is [PAD]
 ROBERTA_TOKENS = TOKENS.clamp(min=2)  # 1 is its <pad>
 SEGMENTS = torch.randint(2, (26,), generator=GENERATOR)
-SELECTED = torch.tensor([1, 7, 13, 17, 25])
-TARGET = torch.tensor([4, 8, 15, 16, 23])
-FOLLOWS = torch.tensor([0, 1, 1, 0])
-
-
 def padded(values, padding=0):
     return torch.full(IS_TOKEN.shape, padding).masked_scatter(IS_TOKEN, values)
 
@@ -55,9 +49,6 @@ FAMILIES = {
     'roberta': Family(load_roberta, 1, ROBERTA_TOKENS, {}, dict(
         input_ids=padded(ROBERTA_TOKENS, 1), attention_mask=IS_TOKEN.long())),
 }
-INPUTS = FAMILIES['bert'].inputs
-
-
 def family_of(kind):
     return FAMILIES['bert' if kind.startswith('Bert') else 'roberta']
 
@@ -140,43 +131,6 @@ def test_equals_theirs_layer_by_layer(kind, dtype, tolerance):
     assert len(hidden) == len(out.hidden_states) == 4
     for mine, other in zip(hidden, out.hidden_states):
         close(mine, other[IS_TOKEN], tolerance)
-
-
-@pytest.mark.parametrize('mode', ['dam_structured', 'dam_unstructured'])
-def test_frozen_masks_equal_bert_under_a_dense_mask_with_padding(mode):
-    masks = LearnedMaskSource(3, 12, mode=mode, border=True, init_std=1.).freeze()
-    bert = hugging_face('BertForPreTraining').double()
-    model = MaskedLanguageModel(encoder(PatternSource(masks))).double().eval()
-    load_bert(model, bert.state_dict(), bert.config)
-    dense = torch.eye(12, dtype=torch.bool).repeat(4, 3, 1, 1)  # padding attends to itself
-    for b, length in enumerate(LENGTHS):
-        for h, mask in enumerate(masks):
-            dense[b, h, :length, :length] = mask.build(length).to_mask()
-    bias = torch.zeros(dense.shape, dtype=torch.double).masked_fill(~dense, -torch.inf)
-    expected = bert(**{**INPUTS, 'attention_mask': bias})
-    token_logits, sequence_logits = model(TOKENS, PTR, segments=SEGMENTS)
-    torch.testing.assert_close(token_logits, expected.prediction_logits[IS_TOKEN])
-    torch.testing.assert_close(sequence_logits, expected.seq_relationship_logits)
-
-
-@pytest.mark.parametrize('kind', ['BertForPreTraining', 'RobertaForMaskedLM'])
-def test_gradients_equal_theirs(kind):
-    theirs, model = hugging_face(kind).double().train(), model_of(kind).double().train()
-    family = family_of(kind)
-    family.load(model, theirs.state_dict(), theirs.config)
-    outs = model(family.tokens, PTR, **family.options, selected=SELECTED)
-    sum(F.cross_entropy(out, target) for out, target in zip(outs, (TARGET, FOLLOWS))
-        if out is not None).backward()
-    labels = padded(torch.full((26,), -100).index_copy(0, SELECTED, TARGET), -100)
-    follows = {'next_sentence_label': FOLLOWS} if outs[1] is not None else {}
-    theirs(**family.inputs, labels=labels, **follows).loss.backward()
-
-    expected = model_of(kind).double()
-    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    assert family.load(expected, gradients, theirs.config) == []
-    expected = dict(expected.named_parameters())
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[name].detach(), msg=name)
 
 
 @pytest.mark.slow

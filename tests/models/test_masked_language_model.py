@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from graphattn.models import Encoder, MaskedLanguageModel
-from graphattn.patterns import Full, SlidingWindow
+from graphattn.patterns import SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
 PTR = torch.tensor([0, 4, 5, 12])
@@ -78,23 +78,3 @@ def test_a_frozen_mask_gives_the_logits_of_its_draw(mode):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
         num_empty += int((graph.in_degree() == 0).sum())
     assert num_empty > 0
-
-
-@pytest.mark.slow
-def test_a_small_model_learns_masked_tokens_and_the_order_of_sentences():
-    torch.manual_seed(0)
-    bert = model(PatternSource(Full()), norm_first=False)
-    tokens, ptr, segments = torch.randint(1, 20, (64,)), torch.arange(9) * 8, torch.arange(64) % 8
-    segments = (segments > 3).long()
-    selected, target = torch.arange(2, 64, 4), tokens[2::4]
-    masked, label = tokens.index_fill(0, selected, 0), torch.randint(2, (8,))
-    optimizer = torch.optim.Adam(bert.parameters(), lr=1e-2)
-    for _ in range(120):
-        optimizer.zero_grad()
-        token_logits, sequence_logits = bert(masked, ptr, segments=segments, selected=selected)
-        loss = F.cross_entropy(token_logits, target) + F.cross_entropy(sequence_logits, label)
-        loss.backward()
-        optimizer.step()
-    token_logits, sequence_logits = bert(masked, ptr, segments=segments, selected=selected)
-    assert torch.equal(token_logits.argmax(1), target)
-    assert torch.equal(sequence_logits.argmax(1), label)

@@ -1,17 +1,13 @@
 import copy
-import functools
 import math
 import pickle
 
 import pytest
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import LayerNorm
 
 from graphattn import BipartiteGraph
 from graphattn.decoding import KeyValueCache
-from graphattn.functional.drive import LOCAL
-from graphattn.graphs.pair_layout import DiagonalLayout
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import GraphAttention
 from graphattn.models import (
@@ -27,6 +23,7 @@ from graphattn.patterns import Full, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 from graphattn.sources.mask_graph import MaskGraph
 from tests.counted_source import CountedSource
+from tests.ops.numbers import saved_tensors
 from tests.pairwise import pairwise
 
 PTR = torch.tensor([0, 4, 5, 12])
@@ -63,32 +60,6 @@ def test_a_shared_source_is_called_once_for_all_layers():
     x.sin().sum().backward()
     assert source.centroid.grad.any()
     assert model(TOKENS, PTR, return_graphs=True)[1][0] != graphs[0]  # the next pass draws anew
-
-
-def test_all_layers_train_a_shared_mask():
-    class LearnedValues(PatternSource):
-        def __init__(self):
-            super().__init__(Full())
-            self.values = torch.nn.Parameter(torch.rand(2, DiagonalLayout(8).num_values))
-
-        def forward(self, query, key, ptr, *, generator=None):
-            return PairMask(self.values, DiagonalLayout(8))
-
-    model = encoder(LearnedValues(), share_source=True).double()
-    x, masks = model(TOKENS, PTR, return_graphs=True)
-    assert masks[0] is masks[1]
-    gradient, = torch.autograd.grad(x.sin().sum(), model.source.values)
-
-    values = [model.source.values.detach().clone().requires_grad_() for _ in model.layers]
-    for layer, own in zip(model.layers, values):  # each layer has values of its own
-        layer.forward = functools.partial(
-            layer.forward, graph=PairMask(own, DiagonalLayout(8)))
-    x = model._embed(model._features(TOKENS), model._positions(TOKENS, PTR, LOCAL), None)
-    for layer in model.layers:
-        x = layer(x, PTR)
-    of_layer = torch.autograd.grad(model.norm(x).sin().sum(), values)
-    assert all(part.any() for part in of_layer)
-    torch.testing.assert_close(gradient, sum(of_layer))
 
 
 DILATED = ['Offsets((-1, 0, 1))', 'Offsets((-2, 0, 2))']
@@ -188,32 +159,20 @@ def test_a_checkpointed_layer_only_keeps_its_input(source):
         model = encoder(SOURCES[source](), num_layers=num_layers, dropout=0.2,
                         checkpoint_layers=checkpoint_layers)
         kept = {value.data_ptr() for value in [*model.parameters(), TOKENS, PTR]}
-        sizes = []
-
-        def pack(tensor):
-            if tensor.data_ptr() not in kept:
-                sizes.append(tensor.numel() * tensor.element_size())
-            return tensor
-
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            model(TOKENS, PTR)
-        return sum(sizes)
+        return sum(x.nbytes for x in saved_tensors(lambda: model(TOKENS, PTR))
+                   if x.data_ptr() not in kept)
 
     of_input = 12 * 16 * 4
     assert num_bytes(5, True) - num_bytes(2, True) == 3 * of_input
     assert num_bytes(5, False) - num_bytes(2, False) > 3 * 10 * of_input
 
 
-@pytest.mark.parametrize('segments, match', [
-    (torch.zeros(11, dtype=torch.long), "'segments' must.*12.*got 11"),
-    (torch.full((12,), 2), "'segments' must.*ids.*0.*1 .got 2.*2"),
-    (torch.full((12,), -1), "'segments' must.*ids.*0.*1 .got -1"),
-])
-def test_bad_segments(segments, match):
-    with pytest.raises(ValueError, match=match):
-        encoder(num_segments=2)(TOKENS, PTR, segments=segments)
-    with pytest.raises(ValueError, match="'segments' must be None"):
-        encoder()(TOKENS, PTR, segments=segments)
+def test_bad_segments():
+    for segments in (torch.zeros(11).long(), torch.full((12,), 2), torch.full((12,), -1)):
+        with pytest.raises(ValueError, match="'segments' must"):
+            encoder(num_segments=2)(TOKENS, PTR, segments=segments)
+        with pytest.raises(ValueError, match="'segments' must be None"):
+            encoder()(TOKENS, PTR, segments=segments)
 
 
 def test_post_norm_follows_the_embeddings_and_pre_norm_the_last_layer():
@@ -239,32 +198,10 @@ def test_sequence_classifier_pools_each_sequence(pooling):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('share_source', [False, True])
-@pytest.mark.parametrize('source', [
-    lambda: PatternSource(Full()), lambda: PatternSource(SlidingWindow(2)),
-    lambda: BlockModelSource(heads=2, head_channels=8, clusters=4, fixed=SlidingWindow(1))])
-def test_no_token_of_a_causal_encoder_depends_on_a_later_token(source, share_source):
-    model = CausalLanguageModel(encoder(source(), causal=True, share_source=share_source)).double()
-    logits, graphs = model(TOKENS, PTR, return_graphs=True)
-    assert logits.shape == (12, 20) and all(graph.causal() == graph for graph in graphs)
-    for i in range(12):
-        changed = TOKENS.clone()
-        changed[i] += 1 if changed[i] < 19 else -1
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            before = model.encoder.eval()(TOKENS, PTR)
-            torch.manual_seed(0)
-            after = model.encoder(changed, PTR)
-        differs = (before != after).any(dim=1)
-        assert differs[i] and not differs[:i].any() and not differs[PTR[PTR > i][0]:].any()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('pattern', [
     'Full', 'SlidingWindow(2) | GlobalTokens(1)', 'bigbird(block=2, num_global=1, num_random=1)',
     'diffuser(window=4, num_global=2, num_random=2)', 'LogSparse', 'block model'])
-@pytest.mark.parametrize('hops, teleport, num_layers', [(1, 0., 3), (2, .1, 1), (5, .1, 4),
-                                                        (math.inf, .3, 2)])
+@pytest.mark.parametrize('hops, teleport, num_layers', [(1, 0., 3), (5, .1, 2)])
 def test_no_token_depends_on_a_later_token_with_any_number_of_layers_and_hops(
         pattern, hops, teleport, num_layers):
     """Global tokens that see all would let the future in at the second hop."""
@@ -299,21 +236,6 @@ def test_a_language_model_that_sees_the_next_token_is_refused():
         CausalLanguageModel(encoder())
 
 
-@pytest.mark.slow
-def test_a_small_model_learns_eight_sequences_by_heart():
-    torch.manual_seed(0)
-    source = BlockModelSource(heads=2, head_channels=8, clusters=4)
-    model = SequenceClassifier(encoder(source), 4)
-    tokens, ptr = torch.randint(20, (64,)), torch.arange(9) * 8
-    label = torch.randint(4, (8,))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(60):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(tokens, ptr), label).backward()
-        optimizer.step()
-    assert torch.equal(model.eval()(tokens, ptr).argmax(1), label)
-
-
 @pytest.mark.parametrize('pooling', ['mean', 'first', 'pooler'])
 def test_an_empty_sequence_has_no_class(pooling):
     with pytest.raises(ValueError, match='empty sequence'):
@@ -333,13 +255,11 @@ def test_tokens_of_sequences_that_are_not_whole_are_not_pooled(model):
     assert cache.seen == [0]
 
 
-@pytest.mark.parametrize('options, match', [
-    (dict(pooling='max'), "'pooling' must be 'mean', 'padded_mean', 'first' or"),
-    (dict(pooling='first', pooler_dropout=0.1), "'pooler_dropout' must.*0 .*got 0.1"),
-    *((dict(hidden_channels=hidden), "'hidden_channels' must be")
-      for hidden in (0, [8, 0], [8, -1]))])
-def test_bad_options_of_a_classifier(options, match):
-    with pytest.raises(ValueError, match=match):
+@pytest.mark.parametrize('options, name', [
+    (dict(pooling='max'), 'pooling'), (dict(pooling='first', pooler_dropout=0.1), 'pooler_dropout'),
+    *((dict(hidden_channels=hidden), 'hidden_channels') for hidden in (0, [8, 0], [8, -1]))])
+def test_bad_options_of_a_classifier(options, name):
+    with pytest.raises(ValueError, match=f"'{name}' must"):
         SequenceClassifier(encoder(), 3, **options)
 
 
@@ -452,19 +372,14 @@ def test_features_that_do_not_fit_are_refused():
         CausalLanguageModel(encoder(num_tokens=0, causal=True))
 
 
-@pytest.mark.parametrize('options, error, match', [
-    (dict(num_kv_heads=3), ValueError, r"'num_kv_heads' must.*'heads' \(got.*2\)"),
-    (dict(positions='rotatory'), ValueError, "'positions' must be 'learned', .* or 'rotary'"),
-    (dict(positions='rotary', head_channels=3), ValueError, "'channels' must be even"),
-    (dict(positions=[2, 2, 1]), ValueError, r"'max_length' must be at most 4, .*\[2, 2, 1\]"),
-    (dict(positions=[]), ValueError, "'positions' must contain at least one side"),
-    (dict(positions=[0]), ValueError, "'positions' must be at"),
-    (dict(positions=[2.5]), TypeError, "'positions' must be an int"),
-    (dict(padding_token=20), ValueError, "'padding_token' must"),
-    (dict(padding_token=-1), ValueError, "'padding_token' must"),
-])
-def test_bad_options_of_an_encoder(options, error, match):
-    with pytest.raises(error, match=match):
+@pytest.mark.parametrize('options, name', [
+    (dict(num_kv_heads=3), 'num_kv_heads'), (dict(positions='rotatory'), 'positions'),
+    (dict(positions='rotary', head_channels=3), 'channels'),
+    (dict(positions=[2, 2, 1]), 'max_length'), (dict(positions=[]), 'positions'),
+    (dict(positions=[0]), 'positions'), (dict(positions=[2.5]), 'positions'),
+    (dict(padding_token=20), 'padding_token')])
+def test_bad_options_of_an_encoder(options, name):
+    with pytest.raises((TypeError, ValueError), match=f"'{name}' must"):
         encoder(**options)
 
 

@@ -36,17 +36,3 @@ def test_the_best_spans_have_the_highest_scores(num_best, max_tokens):
 def test_no_sequences_have_no_spans():
     spans = best_spans(torch.zeros(0, 2), torch.tensor([0]), torch.zeros(0).bool(), num_best=3)
     assert spans.score.shape == spans.first.shape == (0, 3)
-
-
-@pytest.mark.parametrize('wrong, error, match', [
-    (dict(logits=torch.zeros(12)), ValueError, r"'logits' must.*\[num_tokens, 2\]"),
-    (dict(logits=torch.zeros(12, 2).long()), TypeError, "'logits' must.*got torch.int64"),
-    (dict(ptr=torch.tensor([0, 3])), ValueError, "'ptr' must rise from 0 to 12"),
-    (dict(can_answer=torch.ones(12)), TypeError, "'can_answer' must.*Tensor.*got torch.float32"),
-    (dict(can_answer=torch.ones(3).bool()), ValueError, "'can_answer' must.*entry"),
-    (dict(num_best=0), ValueError, "'num_best' must be at least 1"),
-    (dict(max_tokens=0), ValueError, "'max_tokens' must be at least 1")])
-def test_bad_spans_are_refused(wrong, error, match):
-    given = dict(logits=torch.zeros(12, 2), ptr=PTR, can_answer=torch.ones(12).bool(), num_best=2)
-    with pytest.raises(error, match=match):
-        best_spans(**{**given, **wrong})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from graphattn import BipartiteGraph
 
@@ -39,3 +42,17 @@ def with_grads(out: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 def assert_same(actual, expected, tolerance: float = 1e-11, check_dtype: bool = True) -> None:
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance,
                                check_dtype=check_dtype)
+
+
+def saved_tensors(forward: Callable[[], Tensor]) -> list[Tensor]:
+    """Those that are kept for the backward pass of what ``forward`` returns."""
+    saved = []
+    with saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+        assert forward().grad_fn is not None
+    return saved
+
+
+def saved_bytes(forward: Callable[[], Tensor]) -> int:
+    """Each storage once."""
+    storages = [x.untyped_storage() for x in saved_tensors(forward)]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

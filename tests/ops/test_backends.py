@@ -8,21 +8,22 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn import BipartiteGraph, ops
-from graphattn.functional import attention_weights, edge_attention
+from graphattn.functional import edge_attention
 from graphattn.functional.drive import Placement, drive
 from graphattn.ops import LogitTerms
+from graphattn.ops.attention import cpu_few_edges as few_edges
+from graphattn.ops.cpu import schedule
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
+from tests.pairwise import pairwise
 
 HEADS, CHANNELS, VALUE_CHANNELS = 2, 4, 3
-EDGE_VALUES = {'plain': None, 'per_edge': (), 'per_edge_and_head': (HEADS,)}
-NODES = ('query', 'key', 'value')
-
-
+EDGE_VALUES = {'plain': {}, 'per_edge': {'edge_bias': (), 'edge_gate': ()},
+               'per_edge_and_head': {'edge_bias': (HEADS,), 'edge_gate': (HEADS,)},
+               'bias alone': {'edge_bias': ()}, 'gate alone': {'edge_gate': (HEADS,)}}
 def skip_if_missing(backend: str) -> str:
     if backend == 'gather_ext':
         for package in ('torch_scatter', 'torch_sparse'):
@@ -36,6 +37,27 @@ ON_CPUS = [name for name in ops.BACKENDS if name != 'triton']
 # Dense ones form no weights and let NaN travel: test_sdpa.py.
 DENSE = ('sdpa',)
 BACKENDS = [name for name in ON_CPUS if name not in DENSE]
+
+# Graphs of few edges, as all are here, have loops of their own; these are the loops of others.
+IN_CHUNKS = 'numba, chunk by chunk'
+
+
+def loops_of(backend: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    if backend != IN_CHUNKS:
+        return skip_if_missing(backend)
+    monkeypatch.setattr(few_edges, '_MAX_EDGES', -1)
+    monkeypatch.setattr(schedule, 'GRAIN', 1)
+    return 'numba'
+
+
+@pytest.fixture(params=[*BACKENDS, IN_CHUNKS])
+def backend(request, monkeypatch) -> str:
+    return loops_of(request.param, monkeypatch)
+
+
+@pytest.fixture(params=[name for name in (*BACKENDS, IN_CHUNKS) if name != 'reference'])
+def fast_backend(request, monkeypatch) -> str:
+    return loops_of(request.param, monkeypatch)
 
 
 def attention(backend: str, **arguments) -> tuple[Tensor, Tensor]:
@@ -53,9 +75,7 @@ def draw(graph: BipartiteGraph, edge_values: str = 'plain', *, channels: int = C
     shapes = {'query': (graph.num_queries, HEADS, channels),
               'key': (graph.num_keys, HEADS, channels),
               'value': (graph.num_keys, HEADS, value_channels)}
-    if EDGE_VALUES[edge_values] is not None:
-        shape = (graph.num_edges, *EDGE_VALUES[edge_values])
-        shapes |= {'edge_bias': shape, 'edge_gate': shape}
+    shapes |= {name: (graph.num_edges, *heads) for name, heads in EDGE_VALUES[edge_values].items()}
     return {name: torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
             for name, shape in shapes.items()}
 
@@ -94,8 +114,9 @@ def in_double(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 # One meaning #########################################################################
 
 
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
-@pytest.mark.parametrize('name', GRAPHS)
+@pytest.mark.parametrize('name, edge_values', [
+    (name, values) for name in GRAPHS for values in EDGE_VALUES
+    if 'alone' not in values or name in ('hub', 'ragged_rectangles')])
 def test_equals_reference(name, edge_values, fast_backend):
     graph = GRAPHS[name]()
     inputs = draw(graph, edge_values)
@@ -112,27 +133,6 @@ def test_equals_reference_without_channels(channels, value_channels, way):
         assert_same(attend(graph, inputs, way), attend(graph, inputs, 'reference'))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
-def test_equals_reference_on_a_gpu(backend):
-    if not ops.load(backend).is_available(torch.device('cuda')):
-        pytest.skip('it does not run there')
-    for make in GRAPHS.values():
-        graph, inputs = make(), draw(make(), 'per_edge_and_head')
-        on_gpu = {name: tensor.cuda() for name, tensor in inputs.items()}
-        results = attend(graph.to('cuda'), on_gpu, backend)
-        assert_same({name: result.cpu() for name, result in results.items()},
-                    attend(graph, inputs, 'reference'))
-
-
-@pytest.mark.parametrize('name', ['square', 'graph_per_head'])
-def test_auto_and_scale_equal_reference(name):
-    graph = GRAPHS[name]()
-    inputs = draw(graph)
-    scaled = {**inputs, 'query': inputs['query'] * 0.3 * math.sqrt(CHANNELS)}
-    assert_same({'out': edge_attention(graph=graph, **inputs, scale=0.3)},
-                {'out': attend(graph, scaled, 'reference')['out']})
-
-
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
 def test_gradcheck(backend, edge_values):
     graph = random_graph(4, 5, 0.5)
@@ -143,30 +143,6 @@ def test_gradcheck(backend, edge_values):
 
     assert torch.autograd.gradcheck(function, [leaf.requires_grad_() for leaf in leaves],
                                     fast_mode=True)
-
-
-@pytest.mark.parametrize('name', ['square', 'more_keys', 'idle_nodes', 'shuffled_duplicates',
-                                  'full', 'hub'])
-@pytest.mark.parametrize('additive', [False, True])
-def test_reference_equals_scaled_dot_product_attention(name, additive):
-    graph = GRAPHS[name]()
-    inputs = draw(graph, 'per_edge_and_head')
-    inputs = {name: tensor.requires_grad_() for name, tensor in inputs.items()
-              if name in NODES or additive and name == 'edge_bias'}
-    mask = graph.to_mask().expand(HEADS, -1, -1)
-    if additive:
-        mask = torch.full(mask.shape, -torch.inf, dtype=torch.float64).index_put(
-            (torch.arange(HEADS), graph.query[:, None], graph.key[:, None]), inputs['edge_bias'])
-
-    has_keys = graph.in_degree() > 0  # torch gives NaN to the others
-    query, key, value = (inputs[name].transpose(0, 1) for name in NODES)
-    expected = F.scaled_dot_product_attention(query[:, has_keys], key, value,
-                                              attn_mask=mask[:, has_keys]).transpose(0, 1)
-    out = edge_attention(graph=graph, **inputs, backend='reference')[has_keys]
-    leaves = list(inputs.values())
-    torch.testing.assert_close(
-        (out, *torch.autograd.grad(out.square().sum(), leaves)),
-        (expected, *torch.autograd.grad(expected.square().sum(), leaves)), rtol=1e-12, atol=1e-12)
 
 
 def test_the_weight_of_a_single_edge_has_no_gradient(backend):
@@ -281,16 +257,17 @@ def test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded(ba
                 check_dtype=False)
 
 
-@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
-@pytest.mark.parametrize('poisoned, position', [
-    ('query', 0), ('key', 11), ('value', 11), ('edge_bias', 2), ('edge_gate', 2)])
-@pytest.mark.parametrize('way', EVERY_WAY)
-def test_poison_reaches_only_one_query_and_its_keys(way, poisoned, position, poison):
-    graph = nearly_full_graph()
+POSITIONS = {'query': 0, 'key': 11, 'value': 11, 'edge_bias': 2, 'edge_gate': 2}
+
+
+@pytest.mark.parametrize('way, poisoned, poison', pairwise(
+    [*EVERY_WAY, IN_CHUNKS], POSITIONS, [torch.nan, torch.inf]))
+def test_poison_reaches_only_one_query_and_its_keys(way, poisoned, poison, monkeypatch):
+    graph, way = nearly_full_graph(), loops_of(way, monkeypatch)
     inputs = draw(graph, 'per_edge_and_head')
     inputs.pop('edge_bias' if poisoned == 'edge_gate' else 'edge_gate')
     clean = train(graph, inputs, way)
-    inputs[poisoned][position] = poison
+    inputs[poisoned][POSITIONS[poisoned]] = poison
     results = train(graph, inputs, way)
     assert not results['out'][0].isfinite().all()
     spared = {**dict.fromkeys(('out', 'query'), slice(1, None)),
@@ -300,35 +277,7 @@ def test_poison_reaches_only_one_query_and_its_keys(way, poisoned, position, poi
                 {name: clean[name][spared[name]] for name in clean})
 
 
-BIASES = [0., 1e4, -1e4, 1e6, 1e9, -1e9, torch.finfo(torch.float32).max,
-          torch.finfo(torch.float32).min, -torch.inf]
-
-
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize('hops', [1, 2])
-@pytest.mark.parametrize('way', [*EVERY_WAY, 'sdpa'])
-def test_a_bias_that_all_edges_share_changes_nothing(way, hops, dtype):
-    if way == 'sdpa' and hops > 1:
-        pytest.skip('it has one hop')
-    graph = nearly_full_graph()
-    inputs = draw(graph, dtype=dtype, value_channels=CHANNELS)  # torch's fused kernels need as many
-    inputs['query'] *= 0  # products beside a large bias would be rounded away
-    options = dict(hops=hops, teleport=0.1 * (hops - 1))
-    right = train(graph, in_double(inputs), 'reference', **options)
-    away = torch.full((graph.num_edges,), -torch.inf)
-    nothing = train(graph, in_double(inputs) | {'edge_bias': away}, 'reference', **options)
-    tolerance = 30 * max(torch.finfo(dtype).eps, 1e-15)
-    for bias in BIASES:
-        edge_bias, expected = torch.full_like(away, bias), nothing if bias == -torch.inf else right
-        learned = train(graph, inputs | {'edge_bias': edge_bias}, way, **options)
-        given = train(graph, inputs, way, edge_bias=edge_bias, **options)  # torch takes other ways
-        for name in inputs:
-            assert_same({name: learned[name], 'again': given[name]},
-                        {name: expected[name], 'again': expected[name]}, rtol=0, atol=tolerance,
-                        check_dtype=False)
-
-
-@pytest.mark.parametrize('size', [1e3, 1e4, 1e6, 5e7])
+@pytest.mark.parametrize('size', [1e3, 5e7])
 @pytest.mark.parametrize('way', [*EVERY_WAY, *DENSE])
 def test_large_logits_that_are_exact_have_exact_weights_in_both_passes(way, size):
     graph = GRAPHS['square']()
@@ -374,6 +323,7 @@ def test_the_gradient_at_an_output_is_that_of_what_follows(way):
 
 
 # Softcaps and sinks ##################################################################
+
 
 LOGIT_TERMS = {
     'low softcap': dict(softcap=0.5), 'high softcap': dict(softcap=50.),
@@ -427,8 +377,9 @@ def test_dropout_beside_sinks_is_that_of_reference(hops, fast_backend, restored_
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize('terms', LOGIT_TERMS)
+@pytest.mark.parametrize('backend', BACKENDS)  # the other loops would be compiled, for 12 s
 def test_softcaps_and_sinks_are_within_rounding(terms, dtype, backend):
-    graph = GRAPHS['hub']()
+    graph, backend = GRAPHS['hub'](), skip_if_missing(backend)
     inputs, options = draw_with(graph, terms, dtype=dtype)
     inputs['query'] *= 8  # beyond what the series around 0 is for
     tolerance = 16 * rounding(graph, torch.float32)
@@ -454,9 +405,10 @@ def test_gradcheck_of_softcaps_and_sinks(backend):
         assert torch.autograd.gradgradcheck(function, leaves, fast_mode=True)
 
 
+@pytest.mark.parametrize('backend', BACKENDS)
 def test_the_gradient_of_a_sink_that_takes_little_is_as_exact_as_that_of_others(backend):
     """The weight of a sink is not computed as what the others leave."""
-    graph = GRAPHS['square']()
+    graph, backend = GRAPHS['square'](), skip_if_missing(backend)
     inputs = draw(graph, dtype=torch.float32) | {'sink': torch.tensor([-16., -40.])}
     for run in (attend, partial(train, hops=2)):
         result, expected = (run(graph, x, way)['sink'] for x, way in (
@@ -473,24 +425,6 @@ def test_sinks_of_heads_with_graphs_of_their_own_are_folded_with_them():
                             **{name: tensor[:, [head]] for name, tensor in inputs.items()})
              for head, graph in enumerate(graphs)]
     assert_same({'out': out}, {'out': torch.cat(alone, dim=1)})
-
-
-@pytest.mark.parametrize('options, error, match', [
-    (dict(softcap=0.), ValueError, "'softcap' must be positive and finite .got 0.0"),
-    (dict(softcap=-1.), ValueError, "'softcap' must be positive and finite"),
-    (dict(softcap=math.nan), ValueError, "'softcap' must be positive and finite"),
-    (dict(softcap=torch.ones(2)), TypeError, "'softcap' must be"),
-    (dict(sink=1.), TypeError, "'sink' must be"),
-    (dict(sink=torch.ones(HEADS).long()), TypeError, "'sink' must.*got torch.int64"),
-    (dict(sink=torch.ones(HEADS + 1)), ValueError, r"'sink' must.*\[2\],.*got"),
-    (dict(sink=torch.ones(HEADS, device='meta')), ValueError, "'sink' must.*cpu,.*got meta")])
-def test_bad_softcaps_and_sinks_are_refused(options, error, match):
-    graph = GRAPHS['square']()
-    inputs = draw(graph)
-    with pytest.raises(error, match=match):
-        edge_attention(graph=graph, **inputs, **options)
-    with pytest.raises(error, match=match):
-        attention_weights(inputs['query'], inputs['key'], graph, **options)
 
 
 @pytest.mark.parametrize('options, match', [
@@ -547,55 +481,22 @@ def test_layout_in_memory_does_not_matter(backend, restored_rng):
     assert_same(*results)
 
 
-def test_heads_with_graphs_of_their_own_fold_into_nodes(backend):
-    graphs = [random_graph(5, 7, 0.5, seed) for seed in range(HEADS)]
-    inputs = draw(graphs[0])
-    folded = {name: tensor.transpose(0, 1).reshape(-1, 1, tensor.size(2))
-              for name, tensor in inputs.items()}
-    out = edge_attention(graph=BipartiteGraph.batch(graphs), **folded, backend=backend)
-    alone = [edge_attention(graph=graph, backend=backend,
-                            **{name: tensor[:, [head]] for name, tensor in inputs.items()})
-             for head, graph in enumerate(graphs)]
-    assert_same({'out': out}, {'out': torch.cat(alone)})
-
-
-def test_sequences_of_a_batch_are_alone(backend):
-    graphs = [random_graph(n, m, 0.5, seed=n) for n, m in ((3, 8), (0, 2), (9, 4), (1, 1))]
-    each = [draw(graph, 'per_edge') for graph in graphs]
-    together = {name: torch.cat([inputs[name] for inputs in each]) for name in each[0]}
-    out = edge_attention(graph=BipartiteGraph.batch(graphs), **together, backend=backend)
-    alone = [edge_attention(graph=graph, **inputs, backend=backend)
-             for graph, inputs in zip(graphs, each)]
-    assert_same({'out': out}, {'out': torch.cat(alone)})
-
-
-def test_permuting_nodes_permutes_the_output(backend):
-    graph = GRAPHS['idle_nodes']()
-    inputs = draw(graph)
-    generator = torch.Generator().manual_seed(2)
-    query_order, key_order = (torch.randperm(n, generator=generator)
-                              for n in (graph.num_queries, graph.num_keys))
-    permuted = BipartiteGraph.from_mask(graph.to_mask()[query_order][:, key_order])
-    moved = {'query': inputs['query'][query_order], 'key': inputs['key'][key_order],
-             'value': inputs['value'][key_order]}
-    assert_same({'out': edge_attention(graph=permuted, **moved, backend=backend)},
-                {'out': edge_attention(graph=graph, **inputs, backend=backend)[query_order]})
-
-
 # Memory ##############################################################################
 
 
-def forward_and_backward(num_nodes, backend):
+def forward_and_backward(num_nodes, backend, hops):
     query = torch.arange(num_nodes).repeat_interleave(3)
     key = (query + torch.tensor([0, 1, num_nodes // 2]).repeat(num_nodes)) % num_nodes
     graph = BipartiteGraph.from_edge_index(torch.stack([key, query]), num_nodes)
     tensors = [torch.randn(num_nodes, 2, 16, requires_grad=True) for _ in range(3)]
-    edge_attention(*tensors, graph, backend=backend).sum().backward()
+    edge_attention(*tensors, graph, hops=hops, teleport=.1 * (hops - 1),
+                   backend=backend).sum().backward()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('backend', ['gather', 'numba'])
+@pytest.mark.parametrize('backend, hops', [('gather', 1), ('numba', 1), ('numba', 5)])
 @pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
-def test_memory_is_linear_in_edges(backend):
-    forward_and_backward(100, backend)  # compiles
-    assert peak_bytes(lambda: forward_and_backward(20_000, backend)) < 200e6  # the pairs: 1.6e9
+def test_memory_is_linear_in_edges(backend, hops):
+    forward_and_backward(100, backend, hops)  # compiles
+    most = peak_bytes(lambda: forward_and_backward(20_000, backend, hops))
+    assert most < 200e6  # the pairs: 1.6e9

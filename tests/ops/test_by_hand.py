@@ -79,18 +79,6 @@ def test_diffusion(backend):
     assert_is(attention_diffusion(alpha, column(8, 0), graph, hops=2, **options), 6.5, 3)
 
 
-def test_probabilities_of_two_clusters():
-    """Query 0 is of cluster 0, which joins keys of the two at .8 and .2; query 1 is half of each,
-    and joins them at (.8 + 0) / 2 and (.2 + .4) / 2. Exploration adds .1 to all."""
-    model = FactorModel(torch.tensor([[1., 0.], [.5, .5]], dtype=torch.double),
-                        torch.tensor([[.8, .2], [0., .4]], dtype=torch.double),
-                        torch.tensor([[1., 0.], [0., 1.], [1., 1.]], dtype=torch.double),
-                        exploration=.1)
-    rate = [.9, .3, 1.1, .5, .4, .8]  # key 2 is of both clusters
-    assert_is(reference.edge_probabilities(model, 'bernoulli'), .9, .3, 1., .5, .4, .8)
-    assert_is(reference.edge_probabilities(model, 'poisson'), *(1 - math.exp(-p) for p in rate))
-
-
 @pytest.mark.parametrize('distribution, certain',
                          [('bernoulli', 1.), ('poisson', 1 - math.exp(-1))])
 def test_a_pair_is_drawn_as_often_as_its_probability_says(distribution, certain):

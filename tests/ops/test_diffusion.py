@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,9 +22,8 @@ from graphattn.ops.cpu import orders, schedule
 from graphattn.ops.diffusion import schema as operators
 from graphattn.ops.weights import schema as weight_operators
 from graphattn.patterns import SlidingWindow
-from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
-from tests.ops.numbers import CHANNELS, HEADS, assert_same, draw, with_grads
+from tests.ops.numbers import CHANNELS, HEADS, assert_same, draw, saved_bytes, with_grads
 from tests.pairwise import pairwise
 
 HOPS = 3
@@ -90,7 +88,7 @@ def test_weights_of_the_heat_kernel(hops, time):
 
 
 @pytest.mark.parametrize('name', ['square', 'ragged_batch', 'idle_tokens', 'hub'])
-@pytest.mark.parametrize('hops', [1, 2, 5])
+@pytest.mark.parametrize('hops', [1, 5])
 def test_is_appnp_on_the_graph_of_all_heads(name, hops, backend):
     graph = GRAPHS[name]()
     inputs = draw(graph)
@@ -121,63 +119,12 @@ def test_equals_reference(name, edge_values, teleport, fast_backend, with_thread
     assert_same(actual, with_grads(run(backend='reference'), inputs))
 
 
-@pytest.mark.parametrize('hops', [0, 1, 4])
-@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'hub'])
-def test_reference_is_the_recursion_of_matrices(name, hops):
-    graph = GRAPHS[name]()
-    inputs = draw(graph)
-    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
-    attention, start = dense_weights(graph, alpha), inputs['value'].transpose(0, 1)
-    z = start
-    for _ in range(hops):
-        z = 0.7 * attention @ z + 0.3 * start
-    out = diffuse(graph, inputs, 'reference', hops=hops)
-    assert_same(with_grads(out, inputs), with_grads(z.transpose(0, 1), inputs))
-
-
-@pytest.mark.parametrize('hops', [1, 4, math.inf])
-def test_queries_without_keys_keep_teleport_times_value(backend, hops):
-    graph = GRAPHS['idle_tokens']()
-    inputs = draw(graph)
-    idle = graph.in_degree() == 0
-    out = diffuse(graph, inputs, backend, hops=hops, teleport=0.3)
-    assert idle.any()
-    assert_same(out[idle], 0.3 * inputs['value'][idle])
-
-
-def test_causal_at_any_depth(backend):
-    mask = random_graph(12, 12, 0.5).to_mask() | torch.eye(12, dtype=torch.bool).roll(-1, dims=1)
-    graph = BipartiteGraph.from_mask(mask.tril())
-    inputs = draw(graph)
-    out = diffuse(graph, inputs, backend, hops=6, teleport=0.1)
-    for i in range(12):
-        grads = torch.autograd.grad(out[i].sum(), list(inputs.values()), retain_graph=True)
-        assert not any(grad[i + 1:].any() for grad in grads)
-    assert grads[2][0].any()  # the first token reaches the last
-
-
 # To the limit ########################################################################
 
 
 def resolvent(attention: Tensor, start: Tensor, teleport: Tensor | float) -> Tensor:
     identity = torch.eye(attention.size(-1), dtype=attention.dtype)
     return torch.linalg.solve(identity - (1 - teleport) * attention, teleport * start)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'hub'])
-def test_many_hops_and_the_limit_equal_the_resolvent(name, backend):
-    graph = GRAPHS[name]()
-    inputs = draw(graph) | {'teleport': torch.tensor([0.3, 0.6]).double().requires_grad_()}
-    alpha = attention_weights(inputs['query'], inputs['key'], graph, backend='reference')
-    expected = resolvent(dense_weights(graph, alpha), inputs['value'].transpose(0, 1),
-                         inputs['teleport'][:, None, None]).transpose(0, 1)
-    expected = with_grads(expected, inputs)
-    for hops in (120, math.inf):
-        out = diffuse(graph, inputs, backend, hops=hops)
-        assert_same(with_grads(out, inputs), expected, 1e-10)
-    with torch.no_grad():
-        assert_same(diffuse(graph, inputs, backend, hops=math.inf), expected['out'], 1e-10)
 
 
 def window(n: int) -> BipartiteGraph:
@@ -211,8 +158,8 @@ def assert_converged(results: dict[str, Tensor], expected: dict[str, Tensor], sh
 @pytest.mark.slow
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @pytest.mark.parametrize('make, n, teleport', [
-    *((make, n, teleport) for make, n in ((cycle, 2), (window, 128))
-      for teleport in (0.01, 0.05, 0.4, 1.)), (cycle, 2, 1e-5), (cycle, 30, 1e-3)])
+    (window, 64, 0.01), (window, 64, 0.4), (cycle, 2, 0.05), (cycle, 2, 1.), (cycle, 2, 1e-5),
+    (cycle, 30, 1e-3)])
 def test_the_limit_is_the_resolvent_at_any_teleport(make, n, teleport, dtype):
     graph = make(n)
     inputs = draw(graph, heads=1)
@@ -381,19 +328,6 @@ def test_nan_travels_no_further_than_the_hops(backend, teleport, poison):
 # Dropout, threads, memory ############################################################
 
 
-def test_dropout_is_drawn_once_for_all_hops(backend, restored_rng):
-    graph = GRAPHS['full']()
-    inputs = draw(graph)
-    torch.manual_seed(3)
-    alpha = attention_weights(inputs['query'], inputs['key'], graph, dropout_p=0.4,
-                              backend=backend)
-    dense = dense_weights(graph, alpha)
-    assert (dense == 0).any()
-    torch.manual_seed(3)
-    out = diffuse(graph, inputs, backend, hops=2, teleport=0., dropout_p=0.4)
-    assert_same(out, (dense @ dense @ inputs['value'].transpose(0, 1)).transpose(0, 1))
-
-
 @pytest.mark.parametrize('run', [diffuse, diffuse_in_one])
 @pytest.mark.parametrize('name', ['hub', 'ragged_batch', 'graph_per_head'])
 def test_bit_for_bit_the_same_in_any_number_of_threads(name, run, with_threads):
@@ -441,21 +375,6 @@ def test_more_tokens_than_16_bits_can_number(hops):
     actual, expected = (with_grads(diffuse_in_one(graph, inputs, name, hops=hops, teleport=0.),
                                    inputs) for name in ('numba', 'gather'))
     assert_same(actual, expected, 1e-5)
-
-
-def saved_bytes(forward) -> int:
-    """Each storage once."""
-    saved = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = forward()
-    assert out.grad_fn is not None
-    return sum(saved.values())
 
 
 @pytest.mark.parametrize('run', [diffuse, diffuse_in_one])
@@ -511,37 +430,6 @@ def test_two_operators_support_what_one_does_not(changes):
     assert_same(actual, expected)
 
 
-@pytest.mark.parametrize('edges_at_once', [1, 2**20])
-@pytest.mark.parametrize('edge_values', FEW_VALUES)
-@pytest.mark.parametrize('name', ['square', 'idle_tokens', 'ragged_batch'])
-def test_dropout_in_one_operator(name, edge_values, edges_at_once, monkeypatch, restored_rng):
-    monkeypatch.setattr(orders, 'EDGES_AT_ONCE', edges_at_once)
-    graph = GRAPHS[name]()
-    inputs, n = draw(graph, edge_values), graph.num_queries
-
-    def run(inputs, **options):
-        torch.manual_seed(3)
-        return diffuse_in_one(graph, inputs, dropout_p=0.4, **options)
-
-    # After one hop of the unit vectors there are the weights that dropout has left.
-    units = torch.eye(n).double()[:, None].expand(n, HEADS, n)
-    left = run({**inputs, 'value': units}, hops=1, teleport=0.).detach()[graph.query, :, graph.key]
-    alpha = attention_weights(graph=graph, backend='reference', **{
-        name: tensor for name, tensor in inputs.items() if name != 'value'})
-    assert_same(left[left != 0], (alpha / 0.6)[left != 0])
-    expected = attention_diffusion(alpha * (left != 0) / 0.6, inputs['value'], graph, hops=HOPS,
-                                   teleport=0.3, backend='reference')
-    assert_same(with_grads(run(inputs), inputs), with_grads(expected, inputs))
-
-
-def test_one_operator_in_half_precision():
-    graph = GRAPHS['square']()
-    inputs = draw(graph, 'per_head', dtype=torch.bfloat16)
-    actual, expected = (with_grads(run(graph, inputs), inputs) for run in (diffuse_in_one, diffuse))
-    assert actual['out'].dtype == torch.bfloat16
-    assert_same(actual, expected, tolerance=0.02)
-
-
 def test_inference_keeps_nothing_and_transposes_nothing():
     graph = random_graph(30, 30, 0.2)
     inputs = {name: tensor.detach() for name, tensor in draw(graph).items()}
@@ -573,7 +461,7 @@ def test_incoming_gradients_are_not_modified(learn_teleport):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('edge_values', FEW_VALUES)
+@pytest.mark.parametrize('edge_values', ['plain', 'per_head'])
 def test_operators_keep_torchs_rules(edge_values):
     graph = GRAPHS['square']()
     inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}
@@ -595,22 +483,6 @@ def test_operators_keep_torchs_rules(edge_values):
         torch.tensor([5]), 0.3, 2., 0.2, True))
 
 
-def train(num_nodes):
-    query = torch.arange(num_nodes).repeat_interleave(3)
-    key = (query + torch.tensor([0, 1, num_nodes // 2]).repeat(num_nodes)) % num_nodes
-    graph = BipartiteGraph.from_edge_index(torch.stack([key, query]), num_nodes)
-    query, key, value = (torch.randn(num_nodes, 2, 16, requires_grad=True) for _ in range(3))
-    alpha = attention_weights(query, key, graph, backend='numba')
-    attention_diffusion(alpha, value, graph, hops=5, teleport=.1, backend='numba').sum().backward()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
-def test_memory_is_linear_in_edges():
-    train(100)  # compiles
-    assert peak_bytes(lambda: train(20_000)) < 200e6  # [20000, 20000] is 1.6e9
-
-
 # What is refused #####################################################################
 
 
@@ -622,31 +494,20 @@ def call(**changes) -> Tensor:
     return attention_diffusion(**{**arguments, **changes})
 
 
-@pytest.mark.parametrize('changes, error, match', [
-    (dict(hops=-1), ValueError, r"'hops' must not be negative \(got -1\)"),
-    (dict(hops=1.5), TypeError, "'hops' must be an int .got float"),
-    (dict(hops=True), TypeError, "'hops' must be an int .got bool"),
-    (dict(teleport=-0.1), ValueError, r"'teleport' must be in \[0, 1\] \(got -0.1\)"),
-    (dict(teleport=1.1), ValueError, r"'teleport' must be in \[0, 1\] \(got 1.1\)"),
-    (dict(teleport=math.nan), ValueError, r"'teleport' must be in \[0, 1\] \(got nan\)"),
-    (dict(teleport=(0.1, 2.)), ValueError, r"'teleport' must be in \[0, 1\]"),
-    (dict(teleport=(0.1,) * 3), ValueError, r"number.*2.*\(got"),
-    (dict(teleport='0.1'), TypeError, "'teleport' must be a number, a sequence"),
-    (dict(teleport=torch.tensor([0.1, 1.5])), ValueError, r"in \[0, 1\] \(got 0.1.* to 1.5\)"),
-    (dict(teleport=torch.rand(3)), ValueError, r"\[2, 12, 2\].*got shape \(3,\)"),
-    (dict(teleport=torch.ones(2).long()), TypeError, "'teleport' must.*got torch.int64"),
-    (dict(teleport=torch.ones(2, device='meta')), ValueError, "'teleport' must be"),
-    (dict(teleport=0., hops=math.inf), ValueError, "'teleport' must be positive .*got 0"),
-    (dict(teleport=(0.1,), hops=math.inf), ValueError, "number.*inf.*got 1 numbers"),
-    (dict(alpha=torch.rand(3, HEADS)), ValueError, "'alpha' must have shape"),
-    (dict(alpha=[1.]), TypeError, "'alpha' must.*Tensor.*got list"),
-    (dict(value=torch.rand(11, HEADS, 3)), ValueError, "'value' must.*12"),
-    (dict(value=torch.rand(12, HEADS, 3, device='meta')), ValueError, "'value' must be on cpu"),
-    (dict(graph=GRAPHS['more_keys']()), ValueError, "equal numbers of keys and queries"),
-    (dict(graph=None), TypeError, "'graph' must be a BipartiteGraph"),
-    (dict(backend='sdpa'), ValueError, "backend 'sdpa' .* weights"),
-    (dict(backend='numbra'), ValueError, "did you mean 'numba'"),
+@pytest.mark.parametrize('changes, match', [
+    (dict(teleport=(0.1, 2.)), r"'teleport' must be in \[0, 1\]"),
+    (dict(teleport=(0.1,) * 3), r"number.*2.*\(got"),
+    (dict(teleport=torch.tensor([0.1, 1.5])), r"in \[0, 1\] \(got 0.1.* to 1.5\)"),
+    (dict(teleport=torch.rand(3)), r"\[2, 12, 2\].*got shape \(3,\)"),
+    (dict(teleport=torch.ones(2, device='meta')), "'teleport' must be"),
+    (dict(teleport=0., hops=math.inf), "'teleport' must be positive .*got 0"),
+    (dict(teleport=(0.1,), hops=math.inf), "number.*inf.*got 1 numbers"),
+    (dict(alpha=torch.rand(3, HEADS)), "'alpha' must have shape"),
+    (dict(value=torch.rand(11, HEADS, 3)), "'value' must.*12"),
+    (dict(graph=GRAPHS['more_keys']()), "equal numbers of keys and queries"),
+    (dict(backend='sdpa'), "backend 'sdpa' .* weights"),
+    (dict(backend='numbra'), "did you mean 'numba'"),
 ])
-def test_refuses(changes, error, match):
-    with pytest.raises(error, match=match):
+def test_refuses(changes, match):
+    with pytest.raises(ValueError, match=match):
         call(**changes)

@@ -17,7 +17,7 @@ from graphattn.patterns.base import Union
 
 SIZES = [(0, 0), (0, 3), (3, 0), (1, 1), (2, 2), (7, 7), (16, 16), (7, 5), (5, 7), (2, 16), (16, 2),
          (17, 17)]
-MANY = 20_000
+MANY = 8_000
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def test_contains_agrees_with_edges(case):
 @pytest.mark.slow
 @every_case
 def test_set_operators_are_mask_algebra(case):
-    for other in CASES[CASES.index(case) % 3::3]:
+    for other in CASES[CASES.index(case) % 7::7]:
         generator = torch.Generator().manual_seed(0)
         left = case.pattern.build(12, seed=generator).to_mask()
         right = other.pattern.build(12, seed=generator).to_mask()

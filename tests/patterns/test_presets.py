@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from statistics import mean
 
 import numpy as np
@@ -54,32 +53,11 @@ def test_sparsity_of_sparsebert(pattern, with_diagonal, without, printed):
     assert (round(sparsity(pattern), 1), round(sparsity(pattern - SELF_LOOPS), 1)) == printed
 
 
-def test_sparsity_of_sparsebert_is_that_of_both_directions():
-    assert sparsity(LogSparse(causal=True)) == pytest.approx(94.5, abs=0.05)
-
-
 def test_sparsity_of_sparsebert_for_bigbird():
     pattern = get('bigbird', block=1, num_global=2, num_random=2)
     seeds = range(20)
     assert sparsity(pattern, seeds=seeds) == pytest.approx(93.2, abs=0.15)
     assert sparsity(pattern - SELF_LOOPS, seeds=seeds) == pytest.approx(93.9, abs=0.15)
-
-
-def test_sparsebert_prints_another_longformer_than_it_describes():
-    """Window size 2 and two global tokens, wherever they are, give 93.1 and never 88.7."""
-    placed = [sparsity(SlidingWindow(2) | GlobalTokens(tokens))
-              for tokens in combinations(range(0, 128, 9), 2)]
-    assert all(93.05 < value < 93.15 for value in placed)
-    assert sparsity(get('longformer', radius=2, num_global=2)) == pytest.approx(93.09, abs=0.005)
-
-
-@pytest.mark.parametrize(('radius', 'num_global'), [(5, 2), (4, 3), (3, 4), (2, 5)])
-def test_longformers_with_the_sparsity_that_sparsebert_prints(radius, num_global):
-    pattern = SlidingWindow(radius) | GlobalTokens(num_global, random=True)
-    assert sparsity(pattern, seeds=range(10)) == pytest.approx(88.7, abs=0.1)
-    assert sparsity(pattern - SELF_LOOPS, seeds=range(10)) == pytest.approx(89.5, abs=0.1)
-    at_the_start = sparsity(get('longformer', radius=radius, num_global=num_global))
-    assert at_the_start == pytest.approx(88.62, abs=0.005)
 
 
 # Diffuser, Table S.1 #################################################################
@@ -162,12 +140,6 @@ def test_the_classifiers_token_is_among_the_global_ones(block):
     assert any(first)
 
 
-@pytest.mark.slow
-def test_density_of_diffuser_as_printed_is_of_other_settings():
-    pattern = get('diffuser', window=128, num_global=96, num_random=96)
-    assert density(pattern, 4096) == pytest.approx(11.2, abs=0.05)
-
-
 @pytest.mark.parametrize(('pattern', 'expected'), [
     (get('star'), Star()),
     (get('logsparse', causal=True), LogSparse(causal=True)),
@@ -195,30 +167,16 @@ def test_get(pattern, expected):
 
 
 @pytest.mark.parametrize(('name', 'parameters', 'error', 'match'), [
-    ('bigbrid', {}, ValueError, r"must be one of 'star', .* \(got 'bigbrid'\); did you mean "
-                                r"'bigbird'\?$"),
-    ('Longformer', {}, ValueError, r"\(got 'Longformer'\); did you mean 'longformer'"),
+    ('bigbrid', {}, ValueError, r"\(got 'bigbrid'\); did you mean 'bigbird'"),
     ('zzz', {}, ValueError, r"'exphormer' \(got 'zzz'\)$"),
-    (3, {}, TypeError, r"'name' must be a str \(got int\)"),
-    ('star', {'radius': 1}, TypeError, r"'radius' is not a parameter of 'star', .*: none"),
-    ('diffuser', {'radius': 1}, TypeError,
-     r"'radius' .* of 'diffuser', which accepts: 'window', 'num_global', 'num_random'"),
-    ('longformer', {'radius': 1}, TypeError,
-     r"'num_global' must be given .* 'longformer', which accepts: 'radius', 'num_global'"),
-    ('longformer', {'radius': 1, 'num_global': -1}, ValueError,
-     r"'num_global' must not be negative \(got -1\)"),
-    ('bigbird', {'block': 1.5}, TypeError, r"'block' must be an int \(got float\)"),
-    ('diffuser', {'block': 0}, ValueError, r"'block' must be at least 1 \(got 0\)"),
-    ('diffuser', {'block': 48}, ValueError,
-     r"'num_global' must.*multiple.*'block' \(got.*48\)"),
-    ('diffuser', {'block': 16, 'num_random': 24}, ValueError,
-     r"'num_random' must.*multiple.*'block' \(got.*16\)"),
-    ('diffuser', {'block': 4, 'uniform': True}, ValueError,
-     r"'block' must.*1.*\(got 4\)"),
-    ('diffuser', {'uniform': 1}, TypeError, r"'uniform' must be a bool \(got int\)"),
-    ('diffuser', {'cls_global': True, 'num_global': 0}, ValueError,
-     r"'num_global' must.*\(got 0\)"),
-    ('diffuser_repo', {'size': 0}, ValueError, r"'size' must be at least 1 \(got 0\)"),
+    ('star', {'radius': 1}, TypeError, "'radius' is not a parameter of 'star'"),
+    ('longformer', {'radius': 1}, TypeError, "'num_global' must be given"),
+    (3, {}, TypeError, "'name' must be a str"),
+    ('diffuser', {'block': 0}, ValueError, "'block' must be at least 1"),
+    ('diffuser', {'block': 48}, ValueError, r"'num_global' must.*'block' \(got.*48\)"),
+    ('diffuser', {'block': 16, 'num_random': 24}, ValueError, "'num_random' must.*'block'"),
+    ('diffuser', {'block': 4, 'uniform': True}, ValueError, r"'block' must.*1.*\(got 4\)"),
+    ('diffuser', {'cls_global': True, 'num_global': 0}, ValueError, "'num_global' must"),
     ('diffuser', {'window': 63}, ValueError, r"'width' must be even, .* \(got 63\)"),
 ])
 def test_get_refuses(name, parameters, error, match):
@@ -249,7 +207,6 @@ def test_a_pattern_of_ones_own_has_a_name(monkeypatch):
     ('bigbird', SlidingWindow, ValueError, "'name' must.*name.*preset.*got 'bigbird'"),
     ('my pattern', SlidingWindow, ValueError, "'name' must be a Python identifier"),
     (3, SlidingWindow, TypeError, "'name' must be a str"),
-    ('mine', 3, TypeError, "'build' must be a function"),
 ])
 def test_invalid_registrations_are_refused(name, build, error, message):
     with pytest.raises(error, match=message):

@@ -46,16 +46,16 @@ def masks(pattern, num_draws: int, *size: int) -> np.ndarray:
 
 
 def test_the_test_finds_a_biased_cell():
-    draws = masks(RandomKeys(3), 1500, 4, 10)
+    draws = masks(RandomKeys(3), 800, 4, 10)
     draws[:200, 0] = np.arange(10) < 3
-    assert chance_of_such_means(draws.reshape(1500, -1), 0.3) < UNLIKELY
+    assert chance_of_such_means(draws.reshape(800, -1), 0.3) < UNLIKELY
 
 
 @pytest.mark.parametrize('count', [3, 8], ids=lambda count: f'{count} of 10')
 def test_random_keys_favour_no_cell(count):
-    draws = masks(RandomKeys(count), 1500, 4, 10)
+    draws = masks(RandomKeys(count), 800, 4, 10)
     assert (draws.sum(2) == count).all()
-    assert chance_of_such_means(draws.reshape(1500, -1), count / 10) > UNLIKELY
+    assert chance_of_such_means(draws.reshape(800, -1), count / 10) > UNLIKELY
 
 
 @pytest.mark.parametrize('count', [2, 3, 4], ids=lambda count: f'{count} of 6')
@@ -91,25 +91,25 @@ def test_random_blocks_are_whole_blocks(size, count, block):
 
 
 def test_random_blocks_favour_no_cell():
-    draws = masks(RandomBlocks(2, 2), 1500, 4, 12).reshape(1500, -1)
+    draws = masks(RandomBlocks(2, 2), 800, 4, 12).reshape(800, -1)
     assert chance_of_such_means(draws, 2 / 6) > UNLIKELY
 
 
 @pytest.mark.parametrize('count', [5, 17], ids=lambda count: f'{count} of 20')
 def test_random_pairs_favour_no_pair(count):
-    draws = masks(RandomPairs(count), 1500, 4, 5).reshape(1500, -1)
+    draws = masks(RandomPairs(count), 800, 4, 5).reshape(800, -1)
     assert (draws.sum(1) == count).all()
     assert chance_of_such_means(draws, count / 20) > UNLIKELY
 
 
 def test_random_global_tokens_favour_no_token():
-    draws = masks(GlobalTokens(3, random=True), 1500, 10).diagonal(axis1=1, axis2=2)
+    draws = masks(GlobalTokens(3, random=True), 800, 10).diagonal(axis1=1, axis2=2)
     assert (draws.sum(1) == 3).all()
     assert chance_of_such_means(draws, 0.3) > UNLIKELY
 
 
 def test_random_global_blocks_favour_no_block_and_spare_the_first_tokens():
-    draws = masks(GlobalTokens(4, random=True, first=3, block=2), 1500, 12)
+    draws = masks(GlobalTokens(4, random=True, first=3, block=2), 800, 12)
     draws = draws.diagonal(axis1=1, axis2=2)
     assert not draws[:, :3].any() and not draws[:, 11].any()  # 11 is half a block
     assert (draws[:, 3:11:2] == draws[:, 4:11:2]).all()
@@ -130,7 +130,7 @@ def assert_regular(graph, degree: int) -> None:
     assert not (graph.key == graph.query).any()
 
 
-@pytest.mark.parametrize('degree', [2, 3, 4], ids=lambda degree: f'{degree} of 6')
+@pytest.mark.parametrize('degree', [2, 4], ids=lambda degree: f'{degree} of 6')
 def test_random_regular_favours_no_pair(degree):
     draws = masks(RandomRegular(degree), 500, 7)
     off_diagonal = ~np.eye(7, dtype=bool)

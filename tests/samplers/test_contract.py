@@ -280,18 +280,6 @@ def test_clusters_of_query_and_key_stay_paired(sample):
 
 
 @every_sampler
-def test_an_empty_first_cell_and_head_disturb_no_other(sample):
-    mixing = torch.stack([torch.zeros(2, 2), torch.tensor([[0., 0.2], [0.4, 0.1]])])
-    member = torch.rand(8, 2, generator=torch.Generator().manual_seed(0))
-    model = FactorModel(member, mixing, member)
-    drawn, prob = draw_many(sample, model)
-    head_1 = slice(16, 32)
-    assert not drawn[:, :16].any()
-    count, expected = drawn.sum(0)[head_1], (COPIES * prob)[head_1]
-    assert is_plausible(((count - expected)**2 / (expected * (1 - prob[head_1]))).sum(), 16)
-
-
-@every_sampler
 def test_each_edge_is_drawn_once(sample):
     model = FactorModel(torch.ones(30, 2), torch.full((2, 2), 0.25), torch.ones(20, 2),
                         exploration=9.)
@@ -459,24 +447,13 @@ def test_neither_gradients_nor_autocast_nor_layout_matter(sample):
 
 
 @every_sampler
-def test_the_generator_decides(sample):
+def test_the_generator_decides_and_nothing_else_advances(sample):
     model = random_model(50, 40, 4, density=0.1)
-    first, again, other = (sample(model, generator=torch.Generator().manual_seed(seed))
-                           for seed in (0, 0, 1))
-    assert first == again and first != other
-
-
-@every_sampler
-def test_the_generator_advances(sample):
-    generator = torch.Generator().manual_seed(0)
-    model = random_model(50, 40, 4, density=0.1)
-    assert sample(model, generator=generator) != sample(model, generator=generator)
-
-
-@every_sampler
-def test_a_generator_leaves_the_global_state_alone(sample):
     before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    sample(random_model(50, 40, 4, density=0.1), generator=torch.Generator())
+    first, again, other = (torch.Generator().manual_seed(seed) for seed in (0, 0, 1))
+    graph = sample(model, generator=first)
+    assert graph == sample(model, generator=again) != sample(model, generator=other)
+    assert graph != sample(model, generator=first)
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(np.random.get_state()[1], numpy_before)
 
@@ -514,6 +491,7 @@ def test_inference_mode_changes_no_result(method, num_threads, restore_threads):
 
 
 # Memory ##############################################################################
+
 
 def peak():
     # Not ru_maxrss, which a process inherits from the one that starts it.
@@ -580,8 +558,7 @@ def test_thinning_by_name_refuses_a_pair_that_may_be_certain(largest):
     (sample_bernoulli, ('auto', 'compare', 'thin', 'torch')),
     (sample_fastrg, ('auto', 'compiled', 'torch'))])
 def test_a_method_is_known_or_refused(sample, methods):
-    with pytest.raises(ValueError, match=r"'method' must be one of .* \(got 'troch'; did you mean "
-                                         r"'torch'\?\)") as error:
+    with pytest.raises(ValueError, match="'method' must be one of .*got 'troch'") as error:
         sample(MODEL, method='troch')
     assert str(methods) in str(error.value)
 
@@ -626,26 +603,18 @@ def test_without_numba_torch_samples_after_one_warning():
     assert len(errors) == 3 and all('pip install numba' in error for error in errors)
 
 
-BREAKS = {
-    'broken numba': ('numba', 'RuntimeError'),
-    'our own module': ('graphattn.ops.sample.cpu.drawing', 'ImportError'),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('module, error', BREAKS.values(), ids=BREAKS)
-def test_other_faults_are_not_hidden_by_slower_ways(module, error):
+def test_other_faults_are_not_hidden_by_slower_ways():
     run = run_anew(f"""
 import sys
-sys.modules.pop({module!r}, None)
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name == {module!r}:
-            raise {error}('here is the fault')
+        if name == 'graphattn.ops.sample.cpu.drawing':
+            raise ImportError('here is the fault')
 sys.meta_path.insert(0, Finder())
 {SAMPLE_TWICE}""")
     assert run.returncode == 1
-    assert f'{error}: here is the fault' in run.stderr
+    assert 'ImportError: here is the fault' in run.stderr
 
 
 # Compiled by torch ###################################################################
@@ -674,18 +643,8 @@ def test_a_compiled_function_samples_outside_its_graph(sample):
 
 # Bad input ###########################################################################
 
+
 MODEL = random_model(4, 4, 2)
-
-
-@every_sampler
-@pytest.mark.parametrize('model, generator, error, match', [
-    (torch.ones(2, 2), None, TypeError, r"'model' must be a FactorModel \(got Tensor\)"),
-    (MODEL, 0, TypeError, r"'generator' must be a torch.Generator or None \(got int\)"),
-    (MODEL, np.random.default_rng(0), TypeError, r"'generator' must be .* \(got Generator\)"),
-])
-def test_bad_input(sample, model, generator, error, match):
-    with pytest.raises(error, match=match):
-        sample(model, generator=generator)
 
 
 @every_sampler

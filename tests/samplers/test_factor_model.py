@@ -96,17 +96,6 @@ def test_the_kept_product_serves_any_mode_and_any_number_of_backward_passes():
         lambda *factors: FactorModel(*factors, model.key_factor).mixed_query(), factors)
 
 
-def test_models_used_in_inference_mode_still_train():
-    model = random_model(7, 5)
-    with torch.inference_mode():
-        of_inference = random_model(7, 5)
-        seen = [model.mixed_query(), of_inference.mixed_query()]
-    for other, mixed in zip((model, of_inference), seen):
-        weight = torch.ones(3, 1, dtype=torch.float64, requires_grad=True)
-        (other.mixed_query() @ weight).sum().backward()
-        torch.testing.assert_close(weight.grad[:, 0], mixed.sum(0))
-
-
 def test_concurrent_threads_see_one_product():
     for _ in range(20):
         model, results = random_model(60, 50, 8), []
@@ -229,53 +218,31 @@ def test_factors_may_differ_in_dtype(dtypes, expected):
 
 
 BAD_INPUT = {
-    'devices': (ONES, SQUARE.to('meta'), ONES, {}, ValueError,
-                r"'mixing' must.*cpu,.*'query_factor'.*\(got meta\)"),
-    'ptr device': (ONES, SQUARE, ONES, {'key_ptr': torch.tensor([0, 4], device='meta')},
-                   ValueError, r"'key_ptr' must.*cpu,.*'query_factor'.*\(got meta\)"),
-    'unfolded heads': (torch.ones(3, 4, 2), SQUARE, ONES, {}, ValueError,
-                       r"'query_factor' must.*\(got shape \(3, 4, 2\)\)"),
-    'mixing of one dimension': (ONES, torch.ones(2), ONES, {}, ValueError,
-                                r"'mixing' must.*\[2, 2\].*shape \(2,\)"),
-    'mixing of other clusters': (ONES, torch.ones(2, 3), ONES, {}, ValueError,
-                                 r"'mixing' must.*\(got shape \(2, 3\)\)"),
-    'keys of other clusters': (ONES, SQUARE, torch.ones(4, 3), {}, ValueError,
-                               r"'key_factor' must.*, 2\].*, 3\)"),
-    'no cluster': (torch.ones(4, 0), torch.ones(0, 0), torch.ones(4, 0), {}, ValueError,
+    'mixing of one dimension': (ONES, torch.ones(2), ONES, {}, r"'mixing' must.*shape \(2,\)"),
+    'mixing of other clusters': (ONES, torch.ones(2, 3), ONES, {}, r"'mixing' must.*\(2, 3\)"),
+    'keys of other clusters': (ONES, SQUARE, torch.ones(4, 3), {}, r"'key_factor' must.*, 3\)"),
+    'no cluster': (torch.ones(4, 0), torch.ones(0, 0), torch.ones(4, 0), {},
                    r"'query_factor' must.*least.*, 0\)"),
-    'negative': (ONES, -SQUARE, ONES, {}, ValueError,
-                 r"'mixing' must be finite and not negative \(got values from -1.0 to -1.0\)"),
-    'nan': (ONES, SQUARE, ONES * math.nan, {}, ValueError,
-            r"'key_factor' must be finite and not negative \(got values from nan to nan\)"),
-    'infinite': (ONES * math.inf, SQUARE, ONES, {}, ValueError,
-                 r"'query_factor' must be finite and not negative \(got values from inf to inf\)"),
-    'exploration sign': (ONES, SQUARE, ONES, {'exploration': -0.1}, ValueError,
-                         r"'exploration' must be finite and not negative \(got -0.1\)"),
-    'exploration nan': (ONES, SQUARE, ONES, {'exploration': math.nan}, ValueError,
-                        r"'exploration' must be finite and not negative \(got nan\)"),
-    'ptr dtype': (ONES, SQUARE, ONES, {'query_ptr': torch.tensor([0., 4.])}, TypeError,
-                  r"'query_ptr' must be an int64 Tensor \(got torch.float32\)"),
-    'ptr end': (ONES, SQUARE, ONES, {'query_ptr': torch.tensor([0, 3])}, ValueError,
-                r"'query_ptr' must rise from 0 to 4"),
+    'negative': (ONES, -SQUARE, ONES, {}, r"'mixing' must .* \(got values from -1.0 to -1.0\)"),
+    'nan': (ONES, SQUARE, ONES * math.nan, {}, "'key_factor' must .*got values from nan"),
+    'infinite': (ONES * math.inf, SQUARE, ONES, {}, "'query_factor' must .*got values from inf"),
     'numbers of segments': (ONES, SQUARE, ONES, {'query_ptr': torch.tensor([0, 2, 4]),
-                                                 'key_ptr': torch.tensor([0, 4])}, ValueError,
+                                                 'key_ptr': torch.tensor([0, 4])},
                             r"must.*same number.*segments \(got 2.*1\)"),
-    'no head': (ONES, torch.ones(0, 2, 2), ONES, {}, ValueError,
-                r"'mixing' must have at least one head"),
-    'nodes of heads': (ONES, torch.ones(3, 2, 2), ONES, {}, ValueError,
-                       r"'query_factor' must .* for each of the 3 heads .*got 4"),
+    'no head': (ONES, torch.ones(0, 2, 2), ONES, {}, "'mixing' must have at least one head"),
+    'nodes of heads': (ONES, torch.ones(3, 2, 2), ONES, {}, "'query_factor' must .*heads .*got 4"),
     'segments of heads': (ONES, torch.ones(2, 2, 2), ONES,
-                          {'query_ptr': torch.tensor([0, 1, 2, 4])}, ValueError,
+                          {'query_ptr': torch.tensor([0, 1, 2, 4])},
                           r"'query_ptr' must.*segments.*2 heads.*'mixing' \(got 3"),
     'uneven heads': (ONES, torch.ones(2, 2, 2), ONES,
                      {'query_ptr': torch.tensor([0, 1, 2, 3, 4]),
-                      'key_ptr': torch.tensor([0, 1, 3, 3, 4])}, ValueError,
+                      'key_ptr': torch.tensor([0, 1, 3, 3, 4])},
                      r"'key_ptr' must mark 4 /.*heads that begin.*\[0, 3, 4\]\)"),
 }
 
 
-@pytest.mark.parametrize('query_factor, mixing, key_factor, kwargs, error, match',
-                         BAD_INPUT.values(), ids=BAD_INPUT)
-def test_bad_input(query_factor, mixing, key_factor, kwargs, error, match):
-    with pytest.raises(error, match=match):
+@pytest.mark.parametrize('query_factor, mixing, key_factor, kwargs, match', BAD_INPUT.values(),
+                         ids=BAD_INPUT)
+def test_bad_input(query_factor, mixing, key_factor, kwargs, match):
+    with pytest.raises(ValueError, match=match):
         FactorModel(query_factor, mixing, key_factor, **kwargs)

@@ -1,9 +1,7 @@
 """Contract of every source, and every source is in the table."""
 
 import copy
-import functools
 import gc
-import io
 import json
 import multiprocessing
 import os
@@ -12,11 +10,9 @@ import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from types import FunctionType, MethodType
 
 import pytest
 import torch
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from graphattn import BipartiteGraph, sources
@@ -28,6 +24,7 @@ from graphattn.layers import fold_heads
 from graphattn.patterns import Mask, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, GraphSource, LearnedMaskSource, PatternSource
 from tests.clusters import cluster_source
+from tests.copies import COPIES
 
 SOURCES = {
     'PatternSource': lambda: PatternSource(SlidingWindow(1)),
@@ -105,21 +102,6 @@ def test_logit_terms_do_not_change_the_forward_pass(name):
     for term, neutral in (('edge_gate', 1.), ('edge_bias', 0.)):
         if term in (terms := source.logit_terms(graph)):
             assert torch.equal(terms[term], torch.full_like(terms[term], neutral))
-
-
-def parts_of(value):
-    """All that is reached from a value by its attributes and their items."""
-    yield value
-    items = value if isinstance(value, list | tuple) else vars(value).values() if (
-        type(value).__module__.startswith('graphattn')) else ()
-    for item in items:
-        yield from parts_of(item)
-
-
-@every_source
-def test_a_graph_carries_no_function(name):
-    assert not [part for part in parts_of(call(name)[1])
-                if isinstance(part, FunctionType | MethodType | functools.partial)]
 
 
 @every_source
@@ -218,23 +200,6 @@ def test_a_causal_form_lacks_the_edges_to_later_tokens(name, is_training):
 
 
 # A source is a module like any other: it is copied, saved and averaged, before it ran and after.
-
-
-def saved_and_loaded(source):
-    file = io.BytesIO()
-    torch.save(source, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-def averaged(source):
-    average = AveragedModel(source)
-    average.update_parameters(source)
-    return average.module
-
-
-COPIES = {'deepcopy': copy.deepcopy, 'pickle': lambda source: pickle.loads(pickle.dumps(source)),
-          'torch.save': saved_and_loaded, 'AveragedModel': averaged}
 
 
 @every_source
@@ -382,7 +347,10 @@ def test_each_thread_gets_the_graph_of_its_own_sequences(name):
 
 
 @pytest.mark.slow
-@every_source
+@pytest.mark.parametrize('name', [
+    'PatternSource of a random pattern', 'PatternSource of masks', 'LearnedMaskSource',
+    'LearnedMaskSource of probabilities', 'LearnedMaskSource in evaluation', 'BlockModelSource',
+    'BlockModelSource with self-loops', 'ContentClusterSource'])
 def test_compiled_code_returns_the_same(name):
     """Graphs break where a source must read values."""
     torch.compiler.reset()

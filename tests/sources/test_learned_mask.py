@@ -6,19 +6,16 @@ import itertools
 
 import pytest
 import torch
-import torch.nn.functional as F
 from scipy import integrate, special, stats
 
 from graphattn import BipartiteGraph
-from graphattn.functional import edge_attention, pair_attention
+from graphattn.functional import pair_attention
 from graphattn.graphs.pair_mask import PairMask
-from graphattn.layers import fold_heads, unfold_heads
 from graphattn.patterns import Mask
 from graphattn.sources import LearnedMaskSource, PatternSource
 from graphattn.sources.mask_graph import MaskGraph
 
 PTR = torch.tensor([0, 8, 11, 11, 12, 17])
-LENGTHS = PTR.diff().tolist()
 ALPHA = [-3., -0.5, 0., 1.2]
 TEMPERATURES = [0.1, 1., 5.]
 
@@ -130,10 +127,6 @@ def test_expectation_of_the_straight_through_gradient(temperature):
         assert float(((per_draw.mean(0) - exact) / error).abs().max()) > 20
 
 
-def test_the_slope_in_the_docstring():
-    assert slope_of_the_draws(0., 1.) == pytest.approx(1 / 6)
-
-
 @pytest.mark.parametrize('options', [dict(mode='soft'), dict(hard=False, temperature=0.7),
                                      dict(mode='dam_unstructured', hard=False),
                                      dict(mode='soft', border=True)], ids=str)
@@ -239,47 +232,6 @@ def test_top_k_goes_as_far_as_the_border_allows():
     with pytest.raises(ValueError, match=r"'sparsity' must be at most 0.9690, .* \(got 0.97\)"):
         source.freeze('top-k', 0.97)
     assert LearnedMaskSource(1, 8, mode='soft').freeze('top-k', 1.)[0].build(8).num_edges == 0
-
-
-def dense_reference(query, key, value, masks):
-    """Boolean-masked attention in float64, sequence by sequence, with the definition of a mask."""
-    out = torch.zeros_like(value)
-    for start, length in zip(PTR.tolist(), LENGTHS):
-        for head, mask in enumerate(masks):
-            if length == 0:
-                continue
-            tokens = slice(start, start + length)
-            position = [*range(length - 1), 7]
-            pairs = torch.tensor([[mask[i, j] for j in position] for i in position])
-            score = query[tokens, head] @ key[tokens, head].t() / query.size(-1)**0.5
-            weight = score.masked_fill(~pairs, -torch.inf).softmax(-1).nan_to_num(0.)
-            out[tokens, head] = weight @ value[tokens, head]
-    return out
-
-
-@pytest.mark.parametrize('backend', ['auto', 'gather', 'sdpa'])
-def test_frozen_masks_equal_dense_masks(backend):
-    torch.manual_seed(0)
-    source = LearnedMaskSource(2, 8, mode='dam_unstructured', init_std=1.)
-    masks = source.freeze('top-k', 0.7)
-    query, key, value = torch.randn(3, 17, 2, 4)
-    graph = PatternSource(masks)(query, key, PTR)
-    out = edge_attention(*map(fold_heads, (query, key, value)), graph, backend=backend)
-    expected = dense_reference(query.double(), key.double(), value.double(),
-                               [mask.build(8).to_mask() for mask in masks])
-    torch.testing.assert_close(unfold_heads(out, 2).double(), expected, atol=1e-5, rtol=0)
-    assert bool((expected == 0).all(-1).any())  # some rows are empty
-
-
-def test_soft_masks_that_are_on_are_plain_attention():
-    source = LearnedMaskSource(2, 8, mode='soft').double()
-    with torch.no_grad():
-        source.logit.fill_(100.)
-    query, key, value = torch.randn(3, 8, 2, 4, dtype=torch.double)
-    ptr = torch.tensor([0, 8])
-    out = pair_attention(query, key, value, ptr, source(query, key, ptr))
-    expected = F.scaled_dot_product_attention(*(x.transpose(0, 1) for x in (query, key, value)))
-    torch.testing.assert_close(out, expected.transpose(0, 1))
 
 
 def test_masks_are_frozen_once_for_the_same_logits(monkeypatch):

@@ -24,21 +24,6 @@ def test_a_short_sequence_gets_the_graph_of_a_longer_one_cropped(seed):
     assert 0 < graph.in_degree()[12:].max() < 4
 
 
-def test_a_seeded_random_pattern_is_one_graph_per_length():
-    source = PatternSource(RandomKeys(2), seed=3)
-    first, again = source(TOKENS, TOKENS, PTR), source(TOKENS, TOKENS, PTR)
-    assert first == again
-    assert torch.equal(first.to_mask()[:6, :6], first.to_mask()[6:12, 6:12])
-    assert torch.equal(first.to_mask()[:6, :6], RandomKeys(2).build(6, seed=3).to_mask())
-
-
-def test_an_unseeded_random_pattern_is_drawn_in_every_call():
-    source = PatternSource(RandomKeys(2), seed=None)
-    first, again = source(TOKENS, TOKENS, PTR), source(TOKENS, TOKENS, PTR)
-    assert first != again
-    assert not torch.equal(first.to_mask()[:6, :6], first.to_mask()[6:12, 6:12])
-
-
 @pytest.mark.parametrize('seed', [3, None])
 def test_heads_draw_different_graphs(seed):
     tokens = torch.randn(6, 2, 2)
@@ -128,12 +113,12 @@ def as_attention(source):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('pattern', ['SlidingWindow(1) | GlobalTokens(1)',
-                                     ['SlidingWindow(1)', 'RandomKeys(2)'], 'diffuser_repo'])
+                                     ['diffuser_repo', 'RandomKeys(2)']])
 def test_compiles_without_graph_breaks(pattern):
     torch.compiler.reset()
     attend = as_attention(PatternSource(pattern))
     compiled = torch.compile(attend, fullgraph=True, backend='aot_eager')
-    for ptr in ([0, 6, 12, 15], [0, 3, 10], [0, 8, 8, 30], [0, 40]):
+    for ptr in ([0, 6, 12, 15], [0, 8, 8, 30], [0, 40]):
         ptr = torch.tensor(ptr)
         x = torch.randn(int(ptr[-1]), 2, 4)
         expected, *graph = attend(x.requires_grad_(), ptr)

@@ -1,8 +1,7 @@
-"""The fused CPU kernel: the contract of every backend, and what it promises beyond."""
+"""What the fused CPU kernel promises beyond the contract of every backend."""
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,18 +23,20 @@ from graphattn.patterns import RandomKeys
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
 from tests.ops import numbers
-from tests.ops import test_backends as contract
-from tests.ops.numbers import EDGE_VALUES, HEADS, assert_same, with_grads
+from tests.ops.numbers import HEADS, assert_same, saved_bytes, with_grads
 
 draw = partial(numbers.draw, is_kernel=True)
 
 
-@pytest.fixture(params=['chunk by chunk', 'few edges'], autouse=True)
+@pytest.fixture(params=['chunk by chunk', 'few edges'])
 def loops(request, monkeypatch):
     """Both kinds of loops, whichever a graph is for."""
     most = -1 if request.param == 'chunk by chunk' else 2**62
     monkeypatch.setattr(few_edges, '_MAX_EDGES', most)
     monkeypatch.setattr(few_edges, '_EDGES_OF_A_ROW', 2**31)
+
+
+by_both = pytest.mark.usefixtures('loops')
 
 
 def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'numba', *,
@@ -55,29 +56,8 @@ def edge_dot(query: Tensor, key: Tensor, graph: BipartiteGraph) -> Tensor:
 # One meaning #########################################################################
 
 
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
-@pytest.mark.parametrize('name', [name for name in GRAPHS if name != 'no_segments'])
-def test_equals_reference(name, edge_values, many_parts):
-    graph = GRAPHS[name]()
-    inputs = draw(graph, edge_values)
-    assert_same(with_grads(attend(graph, inputs), inputs),
-                with_grads(attend(graph, inputs, 'reference'), inputs))
-
-
-@pytest.mark.parametrize('terms', contract.LOGIT_TERMS)
-def test_softcaps_and_sinks_equal_reference(terms, many_parts):
-    contract.test_softcaps_and_sinks_equal_reference('hub', terms, 'numba')
-
-
-@pytest.mark.parametrize('channels, value_channels', [(0, 3), (4, 0), (1, 1), (8, 16), (33, 64)])
-def test_every_width_equals_reference(channels, value_channels):
-    graph = random_graph(9, 150, 0.9)  # rows longer than a tile
-    inputs = draw(graph, 'per_head', channels=channels, value_channels=value_channels)
-    assert_same(with_grads(attend(graph, inputs), inputs),
-                with_grads(attend(graph, inputs, 'reference'), inputs))
-
-
-@pytest.mark.parametrize('num_threads', [1, 2, 3, 7])
+@by_both
+@pytest.mark.parametrize('num_threads', [1, 2, 7])
 @pytest.mark.parametrize('name', ['hub', 'ragged_batch', 'graph_per_head', 'no_tokens'])
 def test_any_number_of_threads_equals_reference(name, num_threads, with_threads):
     graph = GRAPHS[name]()
@@ -129,15 +109,6 @@ def test_edge_dot_in_chunks(heads, largest, with_threads):
         assert torch.allclose(ours, theirs, atol=1e-11)
 
 
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
-def test_gradcheck(edge_values):
-    graph = random_graph(4, 5, 0.5)
-    inputs = draw(graph, edge_values, channels=9, value_channels=3)
-    assert torch.autograd.gradcheck(
-        lambda *tensors: attend(graph, dict(zip(inputs, tensors))), list(inputs.values()),
-        fast_mode=True)
-
-
 @pytest.mark.parametrize('name', ['square', 'ragged_rectangles', 'hub', 'no_tokens'])
 def test_edge_dot_and_its_gradients(name, many_parts):
     graph = GRAPHS[name]()
@@ -147,6 +118,7 @@ def test_edge_dot_and_its_gradients(name, many_parts):
                 with_grads(expected, inputs))
 
 
+@by_both
 @pytest.mark.parametrize('name', ['query', 'key', 'value', 'edge_bias', 'edge_gate'])
 def test_gradient_of_one_input_alone(name):
     graph = GRAPHS['square']()
@@ -157,43 +129,10 @@ def test_gradient_of_one_input_alone(name):
     assert_same(with_grads(attend(graph, {**constants, **leaf}), leaf)[name], expected)
 
 
-def test_layout_in_memory_does_not_matter():
-    graph = GRAPHS['square']()
-    inputs = draw(graph, 'per_head')
-    strided = {name: tensor.detach().movedim(0, -1).contiguous().movedim(-1, 0).requires_grad_()
-               for name, tensor in inputs.items()}
-    assert not any(tensor.is_contiguous() for tensor in strided.values())
-    assert_same(with_grads(attend(graph, strided), strided),
-                with_grads(attend(graph, inputs), inputs), tolerance=0)
-
-
-def test_expanded_inputs_and_gradients():
-    graph = GRAPHS['square']()
-    inputs = draw(graph)
-    one = {name: tensor[:, :1].detach().requires_grad_() for name, tensor in inputs.items()}
-    expanded = {name: tensor.expand(-1, HEADS, -1) for name, tensor in one.items()}
-    results = [torch.autograd.grad(attend(graph, expanded, backend).sum(), list(one.values()))
-               for backend in ('numba', 'reference')]
-    assert_same(*results)
-
-
 # Precision ###########################################################################
 
 
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize('name', ['ragged_batch', 'hub'])
-def test_only_results_are_rounded(name, dtype):
-    graph = GRAPHS[name]()
-    inputs = draw(graph, 'per_head', dtype=dtype)
-    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
-    results = with_grads(attend(graph, inputs), inputs)
-    assert {result.dtype for result in results.values()} == {dtype}
-    cotangent_error = 2 * torch.finfo(dtype).eps  # of the output inside <grad_out, out>
-    torch.testing.assert_close(results, with_grads(attend(graph, exact, 'reference'), exact),
-                               rtol=torch.finfo(dtype).eps,
-                               atol=20 * max(cotangent_error, 1e-6), check_dtype=False)
-
-
+@by_both
 @pytest.mark.slow
 def test_exponential_is_within_two_roundings():
     x = torch.linspace(-86, 0, 5_001)
@@ -204,57 +143,6 @@ def test_exponential_is_within_two_roundings():
     torch.testing.assert_close(attend(graph, inputs)[0, 0].double(), weight, rtol=1e-6, atol=1e-38)
 
 
-def test_minus_infinity_in_the_bias_removes_an_edge():
-    graph = GRAPHS['full']()
-    inputs = draw(graph, 'bias', dtype=torch.float32)
-    gone = (graph.key + graph.query) % 3 == 0
-    with torch.no_grad():
-        inputs['edge_bias'][gone] = -torch.inf
-    mask = graph.to_mask()
-    mask[graph.query[gone], graph.key[gone]] = False
-    smaller = BipartiteGraph.from_mask(mask)
-    kept = {**inputs, 'edge_bias': inputs['edge_bias'][~gone]}
-    assert_same(attend(graph, inputs), attend(smaller, kept), tolerance=1e-6)
-
-
-def test_large_logits_do_not_overflow():
-    graph = GRAPHS['square']()
-    inputs = draw(graph, dtype=torch.float32)
-    results = with_grads(attend(graph, inputs, scale=1e4), inputs)
-    assert all(result.isfinite().all() for result in results.values())
-
-
-@pytest.mark.parametrize('poisoned', ['key', 'value'])
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
-def test_nan_reaches_only_the_query_that_attends_to_it(dtype, poisoned):
-    mask = random_graph(6, 8, 0.4).to_mask()
-    mask[:, 7] = False
-    mask[2, 7] = True
-    graph = BipartiteGraph.from_mask(mask)
-    inputs = draw(graph, 'per_head', dtype=dtype)
-    clean = with_grads(attend(graph, inputs), inputs)
-    with torch.no_grad():
-        inputs[poisoned][7] = torch.nan
-    results = with_grads(attend(graph, inputs), inputs)
-    assert results['out'][2].isnan().all()
-    spared = {**dict.fromkeys(('out', 'query'), torch.arange(6) != 2),
-              **dict.fromkeys(('key', 'value'), ~mask[2]),
-              **dict.fromkeys(('edge_bias', 'edge_gate'), graph.query != 2)}
-    assert_same({name: results[name][rows] for name, rows in spared.items()},
-                {name: clean[name][rows] for name, rows in spared.items()}, tolerance=0)
-
-
-def test_poison_in_nodes_without_edges_reaches_nothing():
-    graph = GRAPHS['idle_nodes']()
-    inputs = draw(graph)
-    clean = with_grads(attend(graph, inputs), inputs)
-    with torch.no_grad():
-        inputs['query'][graph.in_degree() == 0] = torch.nan
-        for name in ('key', 'value'):
-            inputs[name][graph.out_degree() == 0] = torch.nan
-    assert_same(with_grads(attend(graph, inputs), inputs), clean, tolerance=0)
-
-
 # Dropout #############################################################################
 
 
@@ -263,31 +151,7 @@ def dropped(graph: BipartiteGraph, inputs: dict[str, Tensor], seed: int, p: floa
     return attend(graph, inputs, dropout_p=p)
 
 
-@pytest.mark.slow
-def test_dropout_gradcheck(restored_rng):
-    graph = random_graph(4, 5, 0.8)
-    inputs = draw(graph, 'per_head', channels=3, value_channels=9)
-    assert torch.autograd.gradcheck(
-        lambda *tensors: dropped(graph, dict(zip(inputs, tensors)), 0, 0.4),
-        list(inputs.values()))
-
-
-@pytest.mark.slow
-def test_dropout_drops_each_weight_alone(restored_rng):
-    graph, p = GRAPHS['full'](), 0.3
-    identity = torch.eye(6).unsqueeze(1).expand(-1, HEADS, -1)  # values that show the weights
-    inputs = {**draw(graph, dtype=torch.float32), 'value': identity}
-    undropped = attend(graph, inputs)
-    weights = torch.stack([dropped(graph, inputs, seed, p) for seed in range(400)])
-    kept = weights != 0
-    torch.testing.assert_close(weights, kept * undropped / (1 - p))
-    standard_error = math.sqrt(p * (1 - p) / len(kept))
-    rate = kept.double().mean(0)
-    assert ((rate - (1 - p)).abs() < 5 * standard_error).all()
-    correlation = torch.corrcoef(kept.flatten(1).double().t()).fill_diagonal_(0)
-    assert correlation.abs().max() < 6 / math.sqrt(len(kept))
-
-
+@by_both
 def test_dropout_of_a_seed_repeats_on_any_number_of_threads(with_threads, restored_rng):
     graph = GRAPHS['hub']()
     inputs = draw(graph)
@@ -299,6 +163,7 @@ def test_dropout_of_a_seed_repeats_on_any_number_of_threads(with_threads, restor
 # Threads #############################################################################
 
 
+@by_both
 @pytest.mark.slow
 @pytest.mark.parametrize('make', [partial(random_graph, 300, 200, 0.2), partial(long_graph)],
                          ids=['one chunk', 'chunks'])
@@ -317,6 +182,7 @@ def test_bit_for_bit_the_same_in_any_number_of_threads(make, heads, with_threads
         assert_same(with_threads(num_threads, train), expected, tolerance=0)
 
 
+@by_both
 def test_many_python_threads_at_once(with_threads):
     graph = random_graph(100, 100, 0.2)
     inputs = draw(graph)
@@ -361,23 +227,17 @@ def test_items_that_share_keys_have_rows_of_their_own(name, many_parts):
 # Memory and autograd #################################################################
 
 
+@by_both
 @pytest.mark.parametrize('edge_values', ['plain', 'shared'])
 def test_bytes_saved_for_backward(edge_values):
     graph = random_graph(60, 50, 0.2)
     inputs = draw(graph, edge_values, dtype=torch.float32)
-    saved = {}
-
-    def pack(tensor):
-        saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        out = attend(graph, inputs)
-    given = sum(tensor.numel() * tensor.element_size() for tensor in (*inputs.values(), out))
-    assert out.grad_fn is not None and sum(saved.values()) >= given
-    assert sum(saved.values()) <= given + 8 * out.size(0) * HEADS + 12 * graph.num_edges
+    saved = saved_bytes(lambda: attend(graph, inputs))
+    given = sum(tensor.nbytes for tensor in (*inputs.values(), attend(graph, inputs)))
+    assert given <= saved <= given + 8 * graph.num_queries * HEADS + 12 * graph.num_edges
 
 
+@by_both
 @pytest.mark.parametrize('changed', ['key', 'edge_bias'])
 def test_a_change_between_the_passes_is_an_error(changed):
     graph = GRAPHS['square']()
@@ -391,7 +251,7 @@ def test_a_change_between_the_passes_is_an_error(changed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('edge_values', ['plain', 'shared', 'per_head'])
+@pytest.mark.parametrize('edge_values', ['plain', 'shared'])
 def test_operators_keep_torchs_rules(edge_values):
     graph = GRAPHS['square']()
     inputs = {'edge_bias': None, 'edge_gate': None, **draw(graph, edge_values)}
@@ -420,7 +280,7 @@ def train(num_nodes, degree):
 @pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='reads Linux /proc')
 def test_a_long_sequence_trains_in_little_memory():
     train(128, 32)  # compiles
-    assert peak_bytes(lambda: train(65_536, 32)) < 600 * 2**20
+    assert peak_bytes(lambda: train(32_768, 32)) < 300 * 2**20
 
 
 def test_gradients_of_half_precision_are_not_cast_on_the_way():

@@ -120,7 +120,7 @@ def test_all_ranges_equal_the_definition(name):
     assert_equals_the_definition(graph, draw(graph))
 
 
-@pytest.mark.parametrize('width', [1, 7, 16, 31, 32, 33, 64, 65, 130])
+@pytest.mark.parametrize('width', [1, 7, 16, 33, 64, 130])
 def test_every_width_equals_the_definition(width):
     graph = of_mask(MASKS['window'])
     assert_equals_the_definition(graph, draw(graph, width, value_width=131 - width))
@@ -158,7 +158,7 @@ def test_batches_of_several_lengths_equal_the_definition():
 
 @pytest.mark.slow
 def test_ranges_that_cross_chunks_equal_the_definition():
-    graph = of_mask(band(3000, 3000, 30, 30))
+    graph = BipartiteGraph.from_edge_index(SlidingWindow(30).build(3000).edge_index, 3000)
     assert_equals_the_definition(graph, draw(graph, 128, heads=1, kv_heads=1))
 
 

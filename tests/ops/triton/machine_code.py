@@ -75,21 +75,24 @@ class MachineCode(NamedTuple):
     spills_in_loops: int  # instructions in this loop and those around it that move spilled values
 
 
-def compiled(launch: Launch, capability: int) -> MachineCode:
-    """Compile a launch for a compute capability (90 is 9.0). Triton caches the result on disk."""
+def compiled(launch: Launch, capability: int, reads_loops: bool = True) -> MachineCode:
+    """Compile a launch for a compute capability (90 is 9.0). Triton caches the result on disk.
+
+    The instructions are read, which takes a second, for ``reads_loops`` or if something is spilled.
+    """
     kernel = triton.compile(launch.source(), target=GPUTarget('cuda', capability, 32),
                             options=launch.options)
     sizes = {name: int(size) for name, size in re.findall(
         r'(REG|STACK|LOCAL):(\d+)', _dumped(kernel.asm['cubin'], '--dump-resource-usage'))}
+    spilled = sizes['STACK'] + sizes['LOCAL']
+    sass = _dumped(kernel.asm['cubin'], '--dump-sass') if reads_loops or spilled else ''
     lines = [(int(at, 16), name, operands) for at, name, operands in re.findall(
-        r'/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);',
-        _dumped(kernel.asm['cubin'], '--dump-sass'))]
+        r'/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);', sass)]
     # A loop reaches from the target of a backward jump to the jump.
     loops = sorted((int(target[1], 16), at) for at, name, operands in lines if name.startswith(
         'BRA') and (target := re.search(r'0x([0-9a-f]+)', operands)) and int(target[1], 16) < at)
     inner = [(a, b) for a, b in loops if not any((a, b) != (c, d) and a <= c and d <= b
                                                  for c, d in loops)]
-    spilled = sizes['STACK'] + sizes['LOCAL']
 
     def between(first: int, last: int) -> Counter[str]:
         return Counter(name for at, name, _ in lines if first <= at <= last)

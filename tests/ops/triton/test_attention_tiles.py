@@ -67,8 +67,8 @@ def test_equals_rows_at_every_width(channels, monkeypatch):
 
 
 def far_from_one_another():
-    mask = torch.rand(140, 400) < 0.3
-    mask[:, 20:370] = False
+    mask = torch.rand(70, 300) < 0.3
+    mask[:, 20:270] = False
     return BipartiteGraph.from_mask(mask)
 
 

@@ -52,8 +52,8 @@ FEATURES = features.test_features_are_added_to_keys_and_values
      dict(dtype=torch.bfloat16)),
     (attention.test_idle_nodes_get_exactly_zero, dict(name='ragged_rectangles')),
     (attention.test_poison_in_nodes_without_edges_reaches_nothing, dict(poison=torch.nan)),
-    (POISON, dict(poisoned='query', position=0, poison=torch.nan)),
-    (POISON, dict(poisoned='value', position=11, poison=torch.inf)),
+    (POISON, dict(poisoned='query', poison=torch.nan)),
+    (POISON, dict(poisoned='value', poison=torch.inf)),
     (attention.test_large_logits_do_not_overflow, {}),
     (attention.test_large_logits_that_are_exact_have_exact_weights_in_both_passes,
      dict(size=1e6)),
@@ -87,7 +87,7 @@ FEATURES = features.test_features_are_added_to_keys_and_values
 def test_keeps_the_contract(test, arguments):
     needed = test.__code__.co_varnames[:test.__code__.co_argcount]
     given = {'backend': 'triton', 'fast_backend': 'triton', 'way': 'triton', 'restored_rng': None,
-             'with_threads': lambda _, function: function()}
+             'monkeypatch': None, 'with_threads': lambda _, function: function()}
     with interpreted(), torch.random.fork_rng(devices=[]):
         test(**{name: given[name] for name in needed if name in given}, **arguments)
 

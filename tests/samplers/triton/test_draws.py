@@ -79,7 +79,7 @@ def test_cells_follow_the_distribution(sample, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['dense', 'below bounds', 'exploration'])
+@pytest.mark.parametrize('name', ['dense', 'below bounds'])
 @every_way
 def test_cells_are_independent(sample, name):
     contract.test_cells_are_independent(sample, contract.MODELS[name], copies=2000)
@@ -95,7 +95,7 @@ def test_rows_that_draw_often_are_cut(sample, programs):
     programs(2**14, max_expected=3)
     drawn = draws.Draws(model, generator(), thins=sample.method == 'thin')
     assert drawn._fit() and drawn.pieces > 2
-    assert contract.follows(*contract.draw_many(sample, model, copies=100))
+    assert contract.follows(*contract.draw_many(sample, model, copies=30))
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_no_edge_is_possible(sample, num_queries, num_keys):
     assert (graph.num_queries, graph.num_keys, graph.num_edges) == (num_queries, num_keys, 0)
 
 
-@pytest.mark.parametrize('num_clusters', [1, 3, 33, 300])
+@pytest.mark.parametrize('num_clusters', [1, 33, 300])
 def test_any_number_of_clusters(num_clusters):
     member = torch.eye(num_clusters)[torch.arange(40) % num_clusters]
     mixing = torch.rand(num_clusters, num_clusters).round()
