@@ -26,7 +26,7 @@ from experiments import train
 from experiments.data.batch import TokenBatch
 from experiments.runs.checkpoints import write_checkpoint
 from experiments.runs.config_file import laid_over
-from experiments.runs.shipped import OF_SEQUENCES
+from experiments.runs.shipped import OF_SEQUENCES, PARTS
 from graphattn.models import CausalLanguageModel
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def whole_ones(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob('*.yaml')
                   if not path.with_suffix('').is_dir()
                   and path not in (SELF_PRETRAINING, FROM_PRETRAINING, *OWN_DATA)
-                  and GRAPHS not in path.parents and path.parent != OF_SEQUENCES)
+                  and GRAPHS not in path.parents and path.parent not in (OF_SEQUENCES, PARTS))
 
 
 PATHS = whole_ones(CONFIGS)
