@@ -109,7 +109,7 @@ def test_the_command_line_lays_configs_over_one_another(name):
     ['digits/sbm'], ['lra/sbm', 'lra/sbm/retrieval'],
     ['lra/clean', 'lra/clean/listops', 'lra/self_pretraining']])  # which takes other classes
 def test_defaults_of_nested_classes_are_those_that_jsonargparse_fills_in(names, monkeypatch):
-    options = [f'--config={CONFIGS}/{name}.yaml' for name in names]
+    options = [f"--config={json.dumps(laid_over(CONFIGS / f'{name}.yaml'))}" for name in names]
     parsed = Parsed('fit', options).config
     monkeypatch.setattr(train, 'Parser', LightningArgumentParser)
     monkeypatch.setattr(train, '_PARSERS', {})
@@ -176,7 +176,7 @@ def make_small(config: dict) -> None:
         if isinstance(value, dict):
             make_small(value)
     if 'num_layers' in config:
-        slot = config.get('source', config.get('attention'))
+        slot = config.get('source') or config.get('attention')
         slot = slot.get('init_args', {}) if isinstance(slot, dict) else {}  # or a source per layer
         heads = slot.get('heads', 1)
         config |= {'num_layers': min(config['num_layers'], 2), 'heads': heads,
