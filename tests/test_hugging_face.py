@@ -198,7 +198,7 @@ def beyond_sdpa(family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('family, padding', zip(BEYOND_SDPA, PADDINGS))
+@pytest.mark.parametrize('family, padding', [*zip(BEYOND_SDPA, PADDINGS)])
 def test_sinks_and_softcaps_equal_eager_attention_under_the_dense_mask(family, padding):
     model, is_token = beyond_sdpa(family), PADDINGS[padding]
     near = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH) < 4
@@ -655,19 +655,6 @@ def test_continuous_batching_is_refused():
     with pytest.raises(ValueError, match='graphattn.* is not supported'):
         model.generate_batch(inputs=[[5, 6, 7]], generation_config=transformers.GenerationConfig(
             **GENERATION))
-
-
-@pytest.mark.slow
-def test_a_compiled_model_returns_the_same():
-    model, is_token = attach(shallow(new_model('Llama')), PATTERN).train(), PADDINGS['left']
-    expected = run(model, 'Llama', is_token, is_dense=False)
-    torch._dynamo.reset()
-    got = run(torch.compile(model, backend='aot_eager'), 'Llama', is_token, is_dense=False)
-    torch.testing.assert_close(got.hidden, expected.hidden)
-    for name, grad in got.grads.items():
-        torch.testing.assert_close(grad, expected.grads[name.removeprefix('_orig_mod.')],
-                                   atol=1e-4, rtol=1e-4, msg=name)
-    assert len(got.grads) == len(expected.grads)
 
 
 def longformer():
