@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from experiments.papers import runner
 from experiments.papers.diffuser.documents import COUNT, Documents
 from experiments.papers.study import Trained, restored
 from experiments.runs.command import run_or_exit
+from experiments.runs.config_file import laid_over
 from experiments.runs.summary import read_summary
 from graphattn.patterns import get, parse
 from tests.experiments.papers.conftest import encoder_of
@@ -144,8 +144,7 @@ def test_diffuser_has_the_density_of_the_paper(scale, tmp_path):
                                         num_random=runs.count, cls_global=True)
     assert runs.diffuser().edges.build(size).density() == pytest.approx(0.0684, abs=1e-4)
     path, = runs.configs('diffuser', 'documents')
-    config = yaml.safe_load(path.read_text())
-    assert config['data']['init_args']['max_length'] == size
+    assert laid_over(path)['data']['init_args']['max_length'] == size
 
 
 def test_other_documents_must_be_a_config(tmp_path, capsys):
