@@ -1,4 +1,4 @@
-"""Graphs that text files list: the nodes, and the edges between them, one on each line."""
+"""Graphs that text files list: the nodes, and the edges between them, in lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 from analysis.graphs import MAX_TOKENS
 from graphattn.utils.reading import read_lines
 
-BLANKS = ' \t\r\n'  # other blanks, such as no-break spaces, are part of names
+_BLANKS = ' \t\r\n'  # other blanks, such as no-break spaces, are part of names
 _MARKS = '#', '%'  # of comments
 _SEPARATORS = {'\t': 'tabs', ';': 'semicolons', ',': 'commas', '|': 'bars', '->': 'arrows',
                ' ': 'blanks'}  # in order of preference
@@ -36,6 +36,7 @@ _OF_NETWORKX = {None: re.compile(r'\S+[ \t]+\S+[ \t]+\{.*\}'), ',': re.compile('
 _READ_ATTRIBUTES = 'weight', 'label', 'bipartite', 'id'
 _WRAPPED = {'brackets': re.compile(r'^(\(.*\)|\[.*\]),?$'), 'semicolons': re.compile(';$'),
             'commas': re.compile(',$')}
+_PAJEK_CELL = re.compile(r'"([^"]*)"|(\S+)')
 _NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx capitalises GML
 
 
@@ -65,11 +66,14 @@ def is_id(cell: str) -> bool:
             and (cell[0] != '0' or cell == '0'))
 
 
-def weight_of(cell: str | float) -> float:
+def _weight_of(cell: str | float) -> float:
     """Return the finite number in a cell, which may be written ``np.float64(1.0)`` or ``0,5``."""
-    weight = float(plain_numbers(cell).replace(',', '.') if isinstance(cell, str) else cell)
+    try:
+        weight = float(plain_numbers(cell).replace(',', '.') if isinstance(cell, str) else cell)
+    except ValueError:
+        weight = math.nan
     if not math.isfinite(weight):
-        raise ValueError(f"expected a finite number as the weight of an edge (got {cell})")
+        raise ValueError(f'expected a finite number as the weight of an edge (got {cell})')
     return weight
 
 
@@ -83,7 +87,13 @@ def check_num_tokens(count: int) -> None:
         raise ValueError(f'expected at most {MAX_TOKENS:,} tokens (got {count:,})')
 
 
-def counted(count: int, what: str) -> list[str]:
+def check_declared(count: int, what: str, num_bytes: int) -> None:
+    if count > 2**20 + 64 * num_bytes:
+        raise ValueError(f'the file declares {count:,} {what}, more than its bytes can hold; check '
+                         f'that the file is complete')
+
+
+def _counted(count: int, what: str) -> list[str]:
     return [f'{count:,} {what.format("s" * (count > 1))}'] if count else []
 
 
@@ -92,7 +102,7 @@ def of_networkx(graph: nx.Graph) -> ListedGraph:
     position = {node: place for place, node in enumerate(graph)}
     edges = np.array([(position[source], position[target]) for source, target in graph.edges()],
                      dtype=np.int64).reshape(-1, 2)
-    weights = [weight_of(weight) for *_, weight in graph.edges.data('weight', default=1)]
+    weights = [_weight_of(weight) for *_, weight in graph.edges.data('weight', default=1)]
     parts = [str(part) for _, part in graph.nodes(data='bipartite')]
     labels = [str(node if label in (None, '') else label)
               for node, label in graph.nodes(data='label')]
@@ -104,13 +114,13 @@ def of_networkx(graph: nx.Graph) -> ListedGraph:
                        left_out=[f'attributes {", ".join(others)}'] if others else [])
 
 
-def is_comment_line(line: str, has_hashtags: bool = False) -> bool:
+def _is_comment(line: str, has_hashtags: bool = False) -> bool:
     """Return whether a line is a comment, which begins with ``#`` or ``%``; if names begin so too,
     a blank or the same mark follows in a comment."""
-    begin = line.lstrip(BLANKS)[:2]
+    begin = line.lstrip(_BLANKS)[:2]
     if not begin.startswith(_MARKS):
         return False
-    return not has_hashtags or not begin[1:] or begin[1] in BLANKS or begin[1] in _MARKS
+    return not has_hashtags or not begin[1:] or begin[1] in _BLANKS or begin[1] in _MARKS
 
 
 def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered: bool | None,
@@ -118,12 +128,12 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
     """Read the edges in a text file; options that are ``None`` are detected, and ``is_certain``
     skips the check that the file is not another kind of list."""
     lines, num_lines = _filled_lines(path)
-    plain = [line.strip(BLANKS) for _, line in lines if not is_comment_line(line)]
+    plain = [line.strip(_BLANKS) for _, line in lines if not _is_comment(line)]
     for separator, edge in _OF_NETWORKX.items():
         if plain and not header and all(map(edge.fullmatch, plain)):
             return _with_attributes(plain, separator, len(lines) - len(plain))
     split, separator, has_hashtags = _layout([line for _, line in lines], is_table)
-    data = [(number, line) for number, line in lines if not is_comment_line(line, has_hashtags)]
+    data = [(number, line) for number, line in lines if not _is_comment(line, has_hashtags)]
     table = [(number, cells) for number, line in data if any(cells := split(line, number))]
     has_header = bool(table) and _is_header(table) if header is None else header
     rows, num_comments = table[has_header:], len(lines) - len(data)
@@ -132,20 +142,92 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
     first = table[0][1]
     columns = _columns(first) if has_header else (0, 1, 2, 3)
     are_ids = numbered is not False and _are_ids(rows[0][1], columns[:2])
-    names, ends, weights = _edges(rows, columns, are_ids)
+    names, ends, weights = _edges(rows, columns, are_ids, separator)
     others = [repr(cell) for place, cell in enumerate(first)
               if has_header and place not in columns[:3]]
     listed = ListedGraph(
         names, ends, True, weights, may_be_directed=True,
         title=(f'columns divided by {_SEPARATORS[separator]}, '
                + (f'header {_shown(first)!r}' if has_header else 'no header')),
-        left_out=[*counted(num_comments, 'comment line{}'),
+        left_out=[*_counted(num_comments, 'comment line{}'),
                   *([f'column{"s" * (len(others) > 1)} {", ".join(others)[:60]}'] if others
                     else [])],
         hints=_hints(names, ends, first, header is None and not has_header and not are_ids))
     if are_ids and not is_certain:
         _check_other_readings(listed, rows, num_lines - num_comments - has_header - 1)
     return listed
+
+
+def read_adjlist(path: Path, parse: Callable[..., nx.Graph] = nx.parse_adjlist) -> ListedGraph:
+    lines = [plain_numbers(line.strip(_BLANKS)) for _, line in read_lines(path)]
+    data = [line for line in lines if line and not _is_comment(line)]
+    delimiter = _delimiter(data[:_SAMPLE]) if parse is nx.parse_adjlist else None
+    if delimiter:
+        data = ['\t'.join(cell.strip(_BLANKS) for cell in line.split(delimiter)) for line in data]
+    # networkx would cut names at a '#' if it were a comment mark
+    graph = parse(iter(data), comments='\0', delimiter=delimiter and '\t', create_using=nx.DiGraph)
+    return replace(of_networkx(graph), is_directed=False, may_be_directed=True,
+                   is_listed_at_nodes=True,
+                   left_out=_counted(sum(map(_is_comment, lines)), 'comment line{}'))
+
+
+def _delimiter(lines: list[str]) -> str | None:
+    """Return what divides the nodes of an adjacency list, None for blanks."""
+    mark = next((mark for mark in '\t,;|' if any(mark in line for line in lines)), None)
+    if mark in (None, '\t'):
+        return mark
+    if any(' ' in re.sub(rf' *{re.escape(mark)} *', '', line) for line in lines):
+        raise ValueError(f"blanks and {mark!r} may both divide the nodes; save the graph as "
+                         f"GraphML, or divide the nodes by tabs")
+    return mark
+
+
+def read_pajek(path: Path) -> ListedGraph:
+    # networkx reads arcs after edges as edges, lists of neighbours as weights, and merges names
+    section, title, names, edges, weights, parts, has_arcs = '', '', [], [], [], None, False
+    left_out = Counter()
+    for number, line in read_lines(path):
+        cells = [quoted or plain for quoted, plain in _PAJEK_CELL.findall(line)]
+        try:
+            if _is_comment(line):
+                left_out['comment line{}'] += 1
+            elif not cells or cells[0].lower() == '*network':
+                title = f'network {" ".join(cells[1:])!r}' if cells else title
+            elif cells[0].startswith('*'):
+                section = cells[0].lower()
+                if section not in ('*arcs', '*edges') if names else section != '*vertices':
+                    raise ValueError('expected *Vertices once, and then *Arcs or *Edges; other '
+                                     'sections of Pajek are not supported')
+                has_arcs |= section == '*arcs'
+                if not names:
+                    check_declared(int(cells[1]), 'nodes', path.stat().st_size)
+                    names = [str(node + 1) for node in range(int(cells[1]))]
+                    if len(cells) > 2:
+                        parts = (np.arange(len(names)) >= int(cells[2])).astype(int)
+            elif section == '*vertices':
+                names[_pajek_node(cells[0], len(names))] = cells[min(1, len(cells) - 1)]
+                left_out['node{} with coordinates or other words'] += len(cells) > 2
+            else:
+                edge = [_pajek_node(cell, len(names)) for cell in cells[:2]]
+                ends = [edge, edge[::-1]] if section == '*edges' and edge[0] != edge[1] else [edge]
+                edges += ends
+                weights += [_weight_of(cells[2]) if len(cells) > 2 else 1.] * len(ends)
+                left_out['edge{} with words after the weight'] += len(cells) > 3
+        except (ValueError, IndexError) as error:
+            raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
+    if not section:
+        raise ValueError("expected a line '*Vertices' before the edges")
+    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    # without arcs, both directions of each edge are there, and the graph is undirected
+    kept = np.full(len(ends), True) if has_arcs else ends[:, 0] <= ends[:, 1]
+    told = [text for what, count in left_out.items() for text in _counted(count, what)]
+    return ListedGraph(names, ends[kept], has_arcs, np.array(weights)[kept], parts, title, told)
+
+
+def _pajek_node(cell: str, count: int) -> int:
+    if not cell.isdecimal() or not 0 < int(cell) <= count:
+        raise ValueError(f'expected the number of a node, from 1 to {count:,} (got {cell[:20]})')
+    return int(cell) - 1
 
 
 def _with_attributes(lines: list[str], separator: str | None, num_comments: int) -> ListedGraph:
@@ -155,7 +237,7 @@ def _with_attributes(lines: list[str], separator: str | None, num_comments: int)
     listed = of_networkx(graph)
     return replace(listed, may_be_directed=True,
                    title=f'columns divided by {_SEPARATORS[separator or " "]}, no header',
-                   left_out=[*counted(num_comments, 'comment line{}'), *listed.left_out])
+                   left_out=[*_counted(num_comments, 'comment line{}'), *listed.left_out])
 
 
 def _filled_lines(path: Path) -> tuple[list[tuple[int, str]], int]:
@@ -171,8 +253,8 @@ def _filled_lines(path: Path) -> tuple[list[tuple[int, str]], int]:
 def _layout(lines: list[str], is_table: bool) -> tuple[Callable, str, bool]:
     """Return a function that splits a line, the separator, and whether names may begin with a
     comment mark."""
-    bare = [line.strip(BLANKS) for line in lines if not is_comment_line(line)][:_SAMPLE] or [
-        line.strip(BLANKS) for line in lines if not is_comment_line(line, True)][:_SAMPLE]
+    bare = [line.strip(_BLANKS) for line in lines if not _is_comment(line)][:_SAMPLE] or [
+        line.strip(_BLANKS) for line in lines if not _is_comment(line, True)][:_SAMPLE]
     inner = bare[1:-1] or bare  # the first line may be a header
     marks = list(_SEPARATORS)
     if is_table and any(_kind(line, mark) for line in bare for mark in _OF_TABLES):
@@ -203,10 +285,10 @@ def _kind(line: str, separator: str) -> str:
 
 def _split(line: str, separator: str, strict: bool = True) -> list[str]:
     if separator == '->':
-        return [cell.strip(BLANKS) for cell in line.split('->')]
+        return [cell.strip(_BLANKS) for cell in line.split('->')]
     if separator != ' ':
         return next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=strict))
-    cells = line.split() if line.isascii() else re.split('[ \t\r\n]+', line.strip(BLANKS))
+    cells = line.split() if line.isascii() else re.split('[ \t\r\n]+', line.strip(_BLANKS))
     comment = next((place for place in range(2, len(cells)) if cells[place][0] == '#'), None)
     return cells[:comment]
 
@@ -233,7 +315,7 @@ def _is_header(rows: list[tuple[int, list[str]]]) -> bool:
 
 def _is_number(cell: str) -> bool:
     try:
-        weight_of(cell)
+        _weight_of(cell)
     except ValueError:
         return False
     return True
@@ -248,11 +330,11 @@ def _columns(header: list[str]) -> tuple[int, int, int | None, int]:
 
 
 def _are_ids(row: list[str], ends: tuple[int, int]) -> bool:
-    return len(row) > max(ends) and all(is_id(row[end].strip(BLANKS)) for end in ends)
+    return len(row) > max(ends) and all(is_id(row[end].strip(_BLANKS)) for end in ends)
 
 
 def _edges(rows: list[tuple[int, list[str]]], columns: tuple[int, int, int | None, int],
-           are_ids: bool) -> tuple[list[str], np.ndarray, np.ndarray]:
+           are_ids: bool, separator: str) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Return the names of the nodes in their order, the ends of the edges, and their weights."""
     source, target, weight, most = columns
     position, ends, weights = {}, array('q'), array('d')
@@ -262,14 +344,16 @@ def _edges(rows: list[tuple[int, list[str]]], columns: tuple[int, int, int | Non
                 raise ValueError(f'expected a source, a target and optionally a weight (got '
                                  f'{len(cells)} columns); use --format adjlist if each line is a '
                                  f'node and its neighbours')
-            for name in cells[source].strip(BLANKS), cells[target].strip(BLANKS):
+            for name in cells[source].strip(_BLANKS), cells[target].strip(_BLANKS):
                 if name not in position:
                     _check_name(name, are_ids)
                 ends.append(position.setdefault(name, len(position)))
             has_weight = weight is not None and len(cells) > weight and cells[weight]
-            weights.append(weight_of(cells[weight]) if has_weight else 1.)
+            weights.append(_weight_of(cells[weight]) if has_weight else 1.)
         except ValueError as error:
-            raise ValueError(f'line {number}, {_shown(cells)!r}: {error}') from error
+            cure = ('; if names have blanks, divide the columns by commas or tabs'
+                    if separator == ' ' and len(cells) > 2 else '')
+            raise ValueError(f'line {number}, {_shown(cells)!r}: {error}{cure}') from error
     return list(position), np.array(ends, dtype=np.int64).reshape(-1, 2), np.array(weights)
 
 

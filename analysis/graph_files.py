@@ -8,8 +8,7 @@ that format, or an error names the format.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -25,16 +24,15 @@ import torch
 from networkx.readwrite.graph6 import data_to_n
 
 from analysis.edge_lists import (
-    BLANKS,
     ListedGraph,
+    check_declared,
     check_num_tokens,
-    counted,
-    is_comment_line,
     is_id,
     of_networkx,
     plain_numbers,
+    read_adjlist,
     read_edge_list,
-    weight_of,
+    read_pajek,
 )
 from graphattn import BipartiteGraph
 from graphattn.utils.reading import check_arrays, read_bytes, read_lines, read_text
@@ -51,14 +49,14 @@ _TITLES = {
     'multiline_adjlist': 'multiline adjacency list', 'graphml': 'GraphML', 'gml': 'GML',
     'gexf': 'GEXF', 'pajek': 'Pajek', 'matrix_market': 'Matrix Market', 'npz': 'arrays',
     'npy': 'an array'}
-# The first bytes of files without a known suffix. No edge list begins with any of these.
-_BEGINNINGS: dict[str, Format] = {
+# The first bytes of files without a known suffix, of formats and of what is none. No edge list
+# begins with any of these.
+_BEGINNINGS = {
     r'%%MatrixMarket': 'matrix_market', r'>>graph6<<': 'graph6', r'>>sparse6<<': 'sparse6',
     r'\*(network|vertices)\b': 'pajek', r'<[\s\S]*<graphml\b': 'graphml',
     r'<[\s\S]*<gexf\b': 'gexf',
     r'((Creator\b|Version\b|comment\b|#)[^\n]*\n\s*)*graph\s*\[': 'gml',
-    r'#.*\n# GMT .*\n#.*\n[\s\S]*\}\s*$': 'multiline_adjlist', r'#.*\n# GMT .*\n#': 'adjlist'}
-_REFUSED = {
+    r'#.*\n# GMT .*\n#.*\n[\s\S]*\}\s*$': 'multiline_adjlist', r'#.*\n# GMT .*\n#': 'adjlist',
     r'(strict\s+)?(di)?graph\b[^\n\[]*\{': 'DOT of Graphviz', r'[\[{]\s*["\[{(]': 'JSON',
     r'dl\s+n\s*=': 'DL of UCINET', r'<(\?xml|!|html\b)': 'XML or HTML',
     r'PK\x03\x04': 'Excel or another archive', r'%\s*(sym|asym|bip)\b': 'KONECT',
@@ -73,7 +71,6 @@ _MAX_GRAPH = 2**28  # maximum bytes of a file that is read as a whole
 _Matrices = tuple[str, list[sp.csr_array]]  # a title, and [query, key] for each segment
 # zero-width joiners are invisible, but they shape the adjacent letters
 _JOINERS = dict.fromkeys(map(ord, '\u200c\u200d'))
-_PAJEK_CELL = re.compile(r'"([^"]*)"|(\S+)')
 
 
 @dataclass(frozen=True)
@@ -166,10 +163,9 @@ def _format_of(path: Path) -> Format:
     beginning = ''.join(lines).lstrip()
     for pattern, found in _BEGINNINGS.items():
         if re.match(pattern, beginning, re.IGNORECASE | re.MULTILINE):
-            return found
-    for pattern, other in _REFUSED.items():
-        if re.match(pattern, beginning, re.IGNORECASE | re.MULTILINE):
-            raise ValueError(f"the file looks like {other}, which is not supported; save the graph "
+            if found in READERS:
+                return found
+            raise ValueError(f"the file looks like {found}, which is not supported; save the graph "
                              f"as GraphML or CSV, or pass --format edges if the file is a list of "
                              f"edges")
     return 'edges'
@@ -378,14 +374,8 @@ def _of_arrays(arrays: dict[str, np.ndarray]) -> _Matrices:
 def _read_matrix_market(path: Path) -> _Matrices:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
-    _check_declared(max(rows, columns, entries), 'nodes or entries', len(content))
+    check_declared(max(rows, columns, entries), 'nodes or entries', len(content))
     return 'Matrix Market', [sp.csr_array(scipy.io.mmread(BytesIO(content), spmatrix=False))]
-
-
-def _check_declared(count: int, what: str, num_bytes: int) -> None:
-    if count > 2**20 + 64 * num_bytes:
-        raise ValueError(f'the file declares {count:,} {what}, more than its bytes can hold; check '
-                         f'that the file is complete')
 
 
 def _check_finite(name: str, values: np.ndarray) -> None:
@@ -394,7 +384,7 @@ def _check_finite(name: str, values: np.ndarray) -> None:
                          'an additive mask, pass mask == 0')
 
 
-# Formats of networkx and Pajek #######################################################
+# Formats of networkx #################################################################
 
 
 def _read_xml(path: Path) -> ListedGraph:
@@ -418,100 +408,14 @@ def _read_graph6(path: Path) -> ListedGraph:
         raise ValueError(f"the file must contain one graph, on one line (got {len(lines)} graphs); "
                          f"keep only one line")
     digits = re.sub(rb'^(>>\w+<<)?:?', b'', lines[0])
-    _check_declared(data_to_n([digit - 63 for digit in digits[:8]])[0], 'nodes', len(lines[0]))
+    check_declared(data_to_n([digit - 63 for digit in digits[:8]])[0], 'nodes', len(lines[0]))
     is_sparse = lines[0].startswith((b'>>sparse6<<', b':'))
     return of_networkx((nx.from_sparse6_bytes if is_sparse else nx.from_graph6_bytes)(lines[0]))
 
 
-def _read_adjlist(path: Path, parse: Callable[..., nx.Graph] = nx.parse_adjlist) -> ListedGraph:
-    left_out = Counter()
-
-    def data_lines() -> Iterator[str]:
-        for _, line in read_lines(path):
-            if is_comment_line(line):
-                left_out['comment line{}'] += 1
-            elif line.strip(BLANKS):
-                yield plain_numbers(line.strip(BLANKS))
-
-    lines, delimiter = data_lines(), None
-    if parse is nx.parse_adjlist:
-        separator = _separator_of(path)
-        if separator is not None:
-            delimiter = '\t'
-            lines = ('\t'.join(cell.strip(BLANKS) for cell in line.split(separator))
-                     for line in lines)
-    # networkx would cut names at a '#' if it were a comment mark
-    graph = parse(lines, comments='\0', delimiter=delimiter, create_using=nx.DiGraph)
-    return replace(of_networkx(graph), is_directed=False, may_be_directed=True,
-                   is_listed_at_nodes=True, left_out=counted(left_out['comment line{}'],
-                                                             'comment line{}'))
-
-
-def _separator_of(path: Path) -> str | None:
-    """Return what divides the nodes of an adjacency list, None for blanks."""
-    lines = [line.strip(BLANKS) for _, line in islice(read_lines(path), _SNIFFED)
-             if not is_comment_line(line)]
-    for separator in '\t,;|':
-        if any(separator in line for line in lines):
-            rest = [re.sub(rf' *{re.escape(separator)} *', '', line) for line in lines]
-            if separator != '\t' and any(' ' in line for line in rest):
-                raise ValueError(f"blanks and {separator!r} may both divide the nodes; save the "
-                                 f"graph as GraphML, or divide the nodes by tabs")
-            return separator
-    return None
-
-
-def _read_pajek(path: Path) -> ListedGraph:
-    # networkx reads arcs after edges as edges, lists of neighbours as weights, and merges names
-    section, title, names, edges, weights, parts, has_arcs = '', '', [], [], [], None, False
-    left_out = Counter()
-    for number, line in read_lines(path):
-        cells = [quoted or plain for quoted, plain in _PAJEK_CELL.findall(line)]
-        try:
-            if is_comment_line(line):
-                left_out['comment line{}'] += 1
-            elif not cells or cells[0].lower() == '*network':
-                title = f'network {" ".join(cells[1:])!r}' if cells else title
-            elif cells[0].startswith('*'):
-                section = cells[0].lower()
-                if section not in ('*arcs', '*edges') if names else section != '*vertices':
-                    raise ValueError('expected *Vertices once, and then *Arcs or *Edges; other '
-                                     'sections of Pajek are not supported')
-                has_arcs |= section == '*arcs'
-                if not names:
-                    _check_declared(int(cells[1]), 'nodes', path.stat().st_size)
-                    names = [str(node + 1) for node in range(int(cells[1]))]
-                    if len(cells) > 2:
-                        parts = (np.arange(len(names)) >= int(cells[2])).astype(int)
-            elif section == '*vertices':
-                names[_pajek_node(cells[0], len(names))] = cells[min(1, len(cells) - 1)]
-                left_out['node{} with coordinates or other words'] += len(cells) > 2
-            else:
-                edge = [_pajek_node(cell, len(names)) for cell in cells[:2]]
-                ends = [edge, edge[::-1]] if section == '*edges' and edge[0] != edge[1] else [edge]
-                edges += ends
-                weights += [weight_of(cells[2]) if len(cells) > 2 else 1.] * len(ends)
-                left_out['edge{} with words after the weight'] += len(cells) > 3
-        except (ValueError, IndexError) as error:
-            raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
-    if not section:
-        raise ValueError("expected a line '*Vertices' before the edges")
-    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
-    # without arcs, both directions of each edge are there, and the graph is undirected
-    kept = np.full(len(ends), True) if has_arcs else ends[:, 0] <= ends[:, 1]
-    told = [text for what, count in left_out.items() for text in counted(count, what)]
-    return ListedGraph(names, ends[kept], has_arcs, np.array(weights)[kept], parts, title, told)
-
-
-def _pajek_node(cell: str, count: int) -> int:
-    if not cell.isdecimal() or not 0 < int(cell) <= count:
-        raise ValueError(f'expected the number of a node, from 1 to {count:,} (got {cell[:20]})')
-    return int(cell) - 1
-
-
 READERS: dict[Format, Callable[[Path], ListedGraph | _Matrices]] = {
     'npz': _read_npz, 'npy': _read_npy, 'matrix_market': _read_matrix_market,
-    'adjlist': _read_adjlist,
-    'multiline_adjlist': partial(_read_adjlist, parse=nx.parse_multiline_adjlist),
+    'adjlist': read_adjlist,
+    'multiline_adjlist': partial(read_adjlist, parse=nx.parse_multiline_adjlist),
     'graphml': _read_xml, 'gexf': _read_xml, 'gml': _read_gml, 'graph6': _read_graph6,
-    'sparse6': _read_graph6, 'pajek': _read_pajek}
+    'sparse6': _read_graph6, 'pajek': read_pajek}

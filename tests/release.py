@@ -48,7 +48,8 @@ def environment(folder: Path, wheel: Path, packages: Path | None = None) -> Path
 def run(programs: Path, folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess:
     """Run a program of an environment in a folder, with no other program on the path."""
     return subprocess.run([programs / name, *arguments], cwd=folder, capture_output=True, text=True,
-                          env={'PATH': str(programs), 'MPLBACKEND': 'agg'})
+                          env={'PATH': str(programs), 'MPLBACKEND': 'agg',
+                               'OMP_NUM_THREADS': '1'})
 
 
 def examples_of(page: Path) -> str:

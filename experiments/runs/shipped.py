@@ -7,13 +7,15 @@ from difflib import get_close_matches
 from pathlib import Path
 
 CONFIGS = Path(__file__).parents[1] / 'configs'
+PARTS = CONFIGS / 'parts'  # of configs, which name them as their base
 # the folders of the configs that change the attention of others: of sequences, and of graphs
 OF_SEQUENCES, OF_GRAPHS = CONFIGS / 'attention', CONFIGS / 'graphs/gps'
 
 
 def config_names() -> list[str]:
     return [path.relative_to(CONFIGS).with_suffix('').as_posix()
-            for path in sorted(CONFIGS.rglob('*.yaml'))]
+            for path in sorted(CONFIGS.rglob('*.yaml'))
+            if path.parent != PARTS]
 
 
 def attention_names(folder: Path) -> list[str]:

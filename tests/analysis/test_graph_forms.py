@@ -232,6 +232,8 @@ REFUSED = [
     ('a.txt', '0 1 2\n1 2 0\n2 0 1\n', ('two neighbours', '--format adjlist', '--format edges')),
     ('a.txt', '0 1 2 3\n1 2\n3\n', ('line 1', '4 columns', '--format adjlist')),
     ('a.txt', '0 1\n1 2\n3\n', ('line 3', '1 columns', '--format adjlist')),
+    *(('a.txt', f'Ann Bob\n{line}\n', ('line 2', line, 'divide the columns by commas or tabs'))
+      for line in ('Ann Lee Bob', 'Ann Lee Bob Ray')),
     ('a.txt', '0 1\n1 x\n', ('line 2', '--numbered false')),
     ('a.csv', '0,1\n"Ann",2\n', ('line 2', '--numbered false')),
     ('a.txt', '{"nodes": [], "links": []}', ('JSON',)),

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from torch_geometric.data import Batch, Data
 
 from experiments import train
 from experiments.data import block_model_graphs
+from experiments.runs.config_file import laid_over
 from tests.experiments.graph_files import FORMS, written
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def data_of(name, dataset, folder, monkeypatch):
         return {'path': str(folder / 'mine.pt'), **cache}
     if form in FORMS:
         kind, root, arguments = written(form, folder)
-        own = yaml.safe_load(layers(name)[-1].read_text())['data']['init_args']
+        own = laid_over(layers(name)[-1])['data']['init_args']
         assert own['dataset'] == kind and own.get('arguments', {}) == arguments
         return {'root': root, **cache}
     # Drawn by the true distribution, with fewer patterns.
@@ -49,7 +49,7 @@ def data_of(name, dataset, folder, monkeypatch):
 
 def small(name):
     """Return sizes of a small model; what attends has them too."""
-    own = yaml.safe_load(layers(name)[-1].read_text()).get('model', {})
+    own = laid_over(layers(name)[-1]).get('model', {})
     own = own.get('init_args', {}).get('model', {}).get('init_args', {})
     size = {'channels': 16, 'head_channels': 4}
     slots = {slot: {'init_args': {key: size[key] for key in size.keys() & own[slot]['init_args']}}
@@ -91,13 +91,13 @@ def test_a_config_takes_a_step_on_the_smallest_and_on_several_graphs(name, datas
 
 
 def test_no_two_configs_leave_their_runs_in_one_folder():
-    folders = [yaml.safe_load((CONFIGS / f'{name}.yaml').read_text())['trainer'][
-        'default_root_dir'] for name in NAMES]
+    folders = [laid_over(CONFIGS / f'{name}.yaml')['trainer']['default_root_dir']
+               for name in NAMES]
     assert len(folders) == len(set(folders)) > 0
 
 
 def test_configs_name_measures_that_their_target_has():
-    found = {yaml.safe_load((CONFIGS / f'{name}.yaml').read_text()).get('select_on')
+    found = {laid_over(CONFIGS / f'{name}.yaml').get('select_on')
              for name in NAMES}
     assert found == {None, 'val/loss', 'val/mae', 'val/macro_f1', 'val/average_precision',
                      'val/roc_auc', 'val/balanced_accuracy'}

@@ -34,6 +34,7 @@ SMALL = {
     r'experts_per_tok(en)?$|top_?k(_experts)?$|moe_topk$|moe_k$': 2,
     r'^n_group$|topk_group$': 1,
     r'num_mel_bins$|num_pos_feats$': 16,
+    r'^max_source_positions$': 64,
     r'image_embedding_size$|latent_query_num$|num_query_tokens$|num_latents$': 4,
 }
 # Options that follow from others.

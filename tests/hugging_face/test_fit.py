@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
@@ -25,9 +27,14 @@ PATTERNS = ['SlidingWindow(0)', 'SlidingWindow(1)', 'SlidingWindow(3) | GlobalTo
 FAMILIES = ['BERT', 'Llama', 'GPT-2']
 
 
-def measured(family, patterns=PATTERNS):
+@cache
+def _measured(family):
     model = new_model(family)
-    return model, profile(model, [TOKENS], patterns=patterns)
+    return model, profile(model, [TOKENS], patterns=PATTERNS)
+
+
+def measured(family):
+    return copy.deepcopy(_measured(family))
 
 
 def loss(model):

@@ -11,7 +11,7 @@ import torch
 from graphattn.hugging_face import attach, attached, attachment, detach
 from graphattn.patterns import Causal, Full, GlobalTokens, RandomKeys, SlidingWindow
 from graphattn.sources import LearnedMaskSource, PatternSource
-from tests.test_hugging_face import FAMILIES, LENGTH, TOKENS, new_model
+from tests.test_hugging_face import FAMILIES, LENGTH, TOKENS, new_model, shallow
 
 WINDOW, GLOBAL = SlidingWindow(2), SlidingWindow(1) | GlobalTokens(1)
 # An encoder, a decoder, one that shares keys among heads, and one with relative
@@ -152,11 +152,14 @@ def test_copies_keep_their_layers_and_heads(copied):
 
 
 @pytest.mark.slow
-def test_a_compiled_model_with_some_heads_attached_returns_the_same():
-    model = attach(new_model('BERT'), WINDOW, heads=[1])
-    expected = hidden_of(model)
-    torch._dynamo.reset()
-    torch.testing.assert_close(hidden_of(torch.compile(model, backend='eager')), expected)
+@pytest.mark.usefixtures('clean_dynamo')
+def test_a_compiled_model_with_some_heads_attached_returns_the_same_until_it_is_changed():
+    model = attach(shallow(new_model('BERT')), WINDOW, heads=[1])
+    compiled = torch.compile(model, backend='eager')
+    torch.testing.assert_close(hidden_of(compiled), hidden_of(model))
+    model.set_attn_implementation('sdpa')
+    with pytest.raises(ValueError, match=r'call detach\(model\)'):
+        hidden_of(compiled)
 
 
 def other_backend():

@@ -78,8 +78,8 @@ def expected_of(weight, is_special):
 
 
 @pytest.mark.parametrize('family, padding', [
-    *itertools.product(['BERT', 'Llama'], PADDINGS),
-    *itertools.product(['Mistral', 'GPT-2', 'T5', *BEYOND_SDPA], ['left'])])
+    *itertools.product(['BERT'], PADDINGS),
+    *itertools.product(['Llama', 'Mistral', 'GPT-2', 'T5', *BEYOND_SDPA], ['left'])])
 def test_it_equals_what_output_attentions_gives(family, padding, monkeypatch):
     monkeypatch.setattr(attending, 'BLOCK', 7 * 4 * LENGTH)  # several blocks of a sequence
     is_token = PADDINGS[padding]
@@ -182,8 +182,9 @@ def test_weights_of_a_model_of_16_bits_are_computed_in_32():
 @pytest.mark.slow
 @pytest.mark.parametrize('patterns', [profiling.WINDOWS, ['8 keys of 32 clusters']],
                          ids=['windows', 'clusters'])
-def test_no_weights_of_all_pairs_are_formed(patterns):
-    """At 1,536 tokens they would have 2 million entries a head."""
+def test_no_weights_of_all_pairs_are_formed(patterns, monkeypatch):
+    """At 768 tokens they would have half a million entries a head."""
+    monkeypatch.setattr(attending, 'BLOCK', 2**18)
     largest = 0
 
     class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
@@ -193,12 +194,12 @@ def test_no_weights_of_all_pairs_are_formed(patterns):
             largest = max(largest, out.numel() if isinstance(out, torch.Tensor) else 0)
             return out
 
-    config = transformers.BertConfig(**SIZES | {'max_position_embeddings': 1536,
+    config = transformers.BertConfig(**SIZES | {'max_position_embeddings': 768,
                                                 'num_hidden_layers': 1})
     model = transformers.BertModel(config).eval()
     with Sizes():
-        profile(model, [torch.randint(50, (1, 1536))] * 2, sample=32, patterns=patterns)
-    assert largest < 1536 * 1536
+        profile(model, [torch.randint(50, (1, 768))] * 2, sample=32, patterns=patterns)
+    assert largest < 768 * 768
 
 
 def test_it_is_saved_and_loaded(tmp_path):

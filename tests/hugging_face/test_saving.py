@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -65,9 +67,7 @@ def changed(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind, family', [
-    (kind, KINDS[(number + step) % len(KINDS)]) for number, kind in enumerate(ATTACHED)
-    for step in (0, 2)])
+@pytest.mark.parametrize('kind, family', [*zip(ATTACHED, itertools.cycle(KINDS))])
 def test_what_is_loaded_gives_what_was_saved(kind, family, tmp_path):
     model = changed(ATTACHED[kind](new_model(family)))
     expected = hidden_of(model, family)
@@ -124,9 +124,8 @@ def test_classes_of_users_are_built_only_if_they_are_named(tmp_path):
     torch.testing.assert_close(hidden_of(loaded), hidden_of(model))
 
 
-def test_nothing_in_the_folder_is_a_pickle(tmp_path):
-    save_attached(attach(new_model('BERT'), LearnedMaskSource(4, 64)), tmp_path)
-    assert {path.suffix for path in tmp_path.iterdir()} == {'.json', '.safetensors'}
+def test_nothing_in_the_folder_is_a_pickle(saved):
+    assert {path.suffix for path in saved.iterdir()} == {'.json', '.safetensors'}
 
 
 def edit(folder, **entries):
@@ -217,13 +216,20 @@ DAMAGE = {
 }
 
 
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('saved')
+    save_attached(attach(new_model('BERT'), LearnedMaskSource(4, 64)), folder)
+    return folder
+
+
 @pytest.mark.parametrize('case', DAMAGE)
-def test_a_damaged_folder_is_refused_in_one_line(case, tmp_path):
-    save_attached(attach(new_model('BERT'), LearnedMaskSource(4, 64)), tmp_path)
+def test_a_damaged_folder_is_refused_in_one_line(case, saved, tmp_path):
+    folder = shutil.copytree(saved, tmp_path / 'copy')
     damage, message = DAMAGE[case]
-    damage(tmp_path)
+    damage(folder)
     with pytest.raises(ValueError, match=message) as raised:
-        load_attached(tmp_path)
+        load_attached(folder)
     assert len(str(raised.value).splitlines()) == 1
 
 

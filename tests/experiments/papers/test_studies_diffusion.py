@@ -8,13 +8,13 @@ from string import ascii_lowercase
 import numpy as np
 import pytest
 import torch
-import yaml
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from experiments.papers.diffuser import diffusion
 from experiments.papers.diffuser.documents import COUNT, Documents
 from experiments.papers.diffuser.tasks import DIFFUSER, FULL, NO_DIAGONAL, ONE_HOP, Attentions
 from experiments.papers.study import Trained, restored
+from experiments.runs.config_file import laid_over
 from experiments.runs.summary import read_summary
 from graphattn.patterns import get, parse
 from tests.experiments.papers.conftest import encoder_of
@@ -158,7 +158,7 @@ def test_diffuser_has_the_density_of_the_paper(scale, tmp_path):
     assert runs.diffuser().edges == get('diffuser', window=runs.count, num_global=runs.count,
                                         num_random=runs.count, cls_global=True)
     path, = runs.configs('diffuser', 'documents')
-    size = yaml.safe_load(path.read_text())['data']['init_args']['max_length']
+    size = laid_over(path)['data']['init_args']['max_length']
     assert runs.diffuser().edges.build(size).density() == pytest.approx(0.0684, abs=1e-4)
 
 
