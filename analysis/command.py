@@ -7,9 +7,11 @@ import inspect
 import io
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
@@ -161,15 +163,18 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
         if not isinstance(error, REFUSALS):
             raise
         line = in_short(error)
-        line += _advice(line) if isinstance(error, ArgumentError) else ''
+        line += _advice(line, parser) if isinstance(error, ArgumentError) else ''
         print(f'{parser.prog}: error: {line}', file=sys.stderr)
         sys.exit(2)
 
 
-def _advice(line: str) -> str:
+def _advice(line: str, parser: ArgumentParser) -> str:
     found = line.partition('unrecognized arguments: ')[2].partition(' ')[0]
-    if not found or found.startswith('-'):
+    if not found:
         return ''
+    if found.startswith('-'):
+        near = get_close_matches(found, re.findall(r'--[\w-]+', parser.format_usage()), 1)
+        return f'; did you mean {near[0]}?' if near else ''
     option = '--graph' if Path(found).is_file() else '--pattern'
     return f'; pass {option} {found}'
 

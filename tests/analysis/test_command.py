@@ -202,6 +202,7 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--checkpoint', 'missing.ckpt'], "'checkpoint' cannot be read: missing.ckpt"),
     (['--large', '-1'], "'large' must not be negative (got -1)"),
     (['--unknown', '1'], 'unknown'),
+    (['--grph', 'a.csv'], 'did you mean --graph?'),
     (['--graph', 'a.csv', '--pattern', 'star'], '--pattern: not allowed with argument --graph'),
     (['--pattern', 'diffuser', '--graph', 'a.csv'], '--graph: not allowed with argument --pattern'),
     (['--graph', 'a.csv', '--checkpoint', 'b.ckpt'], 'not allowed with argument --graph'),
