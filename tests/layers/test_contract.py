@@ -147,13 +147,29 @@ class Adapter(nn.Module):
         return self.layer.weight + self.up.weight @ self.down.weight
 
 
+class Quantised(nn.Module):
+    """A layer with weights of 8 bits."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.scale, self.bias = layer.weight.detach().abs().max() / 127, layer.bias
+        self.weight = nn.Parameter((layer.weight / self.scale).round().to(torch.int8), False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.merged(), self.bias)
+
+    def merged(self) -> Tensor:
+        return self.weight * self.scale
+
+
 @pytest.mark.slow
-def test_another_module_may_replace_a_projection(module):
+@pytest.mark.parametrize('other', [Adapter, Quantised])
+def test_another_module_may_replace_a_projection(module, other):
     replaced = copy.deepcopy(module)
     for name, part in module.named_modules():
         if type(part) is nn.Linear:
             parent, _, own = name.rpartition('.')
-            stand_in = Adapter(replaced.get_submodule(name))
+            stand_in = other(replaced.get_submodule(name))
             setattr(replaced.get_submodule(parent), own, stand_in)
             part.weight.data = stand_in.merged().detach()
     assert_same(evaluate(replaced), evaluate(module))
