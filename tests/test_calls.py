@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 
 import pytest
 import torch
@@ -70,6 +72,18 @@ DATA = Batch.from_data_list([Data(x=torch.randn(3, 8), edge_index=torch.tensor([
 def test_what_to_do_is_said(call, match):
     with pytest.raises(TypeError, match=match):
         call()
+
+
+def test_suggestions_have_no_private_classes():
+    for name in ('Grid', 'Grids', 'SetOperation', 'nosuch'):
+        with pytest.raises(ValueError, match='unknown pattern') as refused:
+            parse(name)
+        assert "'_" not in str(refused.value)
+
+
+def test_built_values_are_copied_and_pickled():
+    pattern = patterns.SlidingWindow(radius=3) | patterns.GlobalTokens(tokens=1)
+    assert pickle.loads(pickle.dumps(pattern)) == copy.deepcopy(pattern) == pattern
 
 
 class Own(Pattern):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from graphattn.patterns import (
     RandomKeys,
     SlidingWindow,
     Strided,
+    without_diagonal,
 )
 from graphattn.placement import Cache
 from graphattn.sources import PatternSource
@@ -55,6 +57,31 @@ def test_decoded_attention_equals_the_whole_sequence(name, steps):
     ptr = torch.tensor([0, LENGTH, 2 * LENGTH])
     expected = attention(x.flatten(0, 1), ptr).view_as(x)
     torch.testing.assert_close(decode(attention, x, STEPS[steps]), expected)
+
+
+HOPS = {'without a teleport': dict(hops=2),
+        'a teleport for each': dict(hops=3, teleport=[.1, .5, .9]),
+        'keys that heads share': dict(hops=3, teleport=.1, num_kv_heads=1)}
+
+
+@pytest.mark.parametrize('value', [None, math.inf, math.nan])
+@pytest.mark.parametrize('hops', HOPS)
+@torch.no_grad()
+def test_values_that_are_not_finite_reach_the_same_tokens(hops, value):
+    """Values alone: keys and queries do not see the last channel. No token attends to itself."""
+    source = PatternSource(without_diagonal(SlidingWindow(2) & Causal()))
+    attention = GraphAttention(CHANNELS, HEADS, source, **HOPS[hops])
+    for linear in (attention.lin_query, attention.lin_key):
+        linear.weight[:, -1] = 0.
+    x, ptr = torch.randn(2, LENGTH, CHANNELS), torch.tensor([0, LENGTH, 2 * LENGTH])
+    if value is not None:
+        attention.lin_value.register_forward_hook(
+            lambda _, given, out: torch.where(given[0][:, -1:] > 100, value, out))
+        x[0, 5, -1] = 1e3
+    attention.lin_out = torch.nn.Identity()
+    expected = attention(x.flatten(0, 1), ptr).view_as(x)
+    assert (value is not None) <= (~expected.isfinite()).sum() < x.numel() / 2
+    torch.testing.assert_close(decode(attention, x, STEPS['one by one']), expected, equal_nan=True)
 
 
 @torch.no_grad()

@@ -273,6 +273,16 @@ def test_draws_wait_for_two_numbers_of_edges(gpu, sample, method):
     assert graph.device.type == 'cuda' and gpu.total() == 2, gpu
 
 
+@pytest.mark.slow
+def test_few_edges_are_drawn_and_no_pair_is_tried(gpu, monkeypatch):
+    monkeypatch.setattr('graphattn.ops.sample.triton.compare', None)
+    monkeypatch.setattr('graphattn.ops.sample.triton.draws._CALL', 0)
+    member = torch.full((150, 2), 0.05)
+    few = FactorModel(to_gpu(member), to_gpu(torch.eye(2)), to_gpu(member), exploration=0.002)
+    num_edges, expected = sample_bernoulli(few).num_edges, 150**2 * 0.007
+    assert abs(num_edges - expected) < 4 * expected**0.5
+
+
 def test_draws_that_registers_do_not_hold_are_drawn_by_torch(gpu):
     rates = FactorModel(to_gpu(torch.full((3, 1), 1e6)), to_gpu(torch.eye(1)),
                         to_gpu(torch.ones(1, 1)))
@@ -367,3 +377,14 @@ def test_gpus_that_are_too_old_are_refused_by_name_and_have_gather(gpu, monkeypa
         assert edge_attention(x, x, x, graph).shape == (4, 1, 4)
     finally:
         _compiler._is_recent.cache_clear()
+
+
+@pytest.mark.parametrize('there', ['query', 'graph', 'edge_bias'])
+def test_tensors_of_two_devices_are_refused(gpu, there):
+    graph, x = random_graph(6, 6), torch.randn(6, 2, 4)
+    arguments = {'query': x, 'key': x, 'value': x, 'graph': graph,
+                 'edge_bias': torch.zeros(graph.num_edges)}
+    moved = arguments[there]
+    arguments[there] = moved.to('cuda')
+    with pytest.raises(ValueError, match='must be on'):
+        edge_attention(**arguments)

@@ -191,6 +191,19 @@ def private_names(path: Path) -> set[str]:
             for alias in node.names if alias.name.startswith('_')}
 
 
+@pytest.mark.slow
+def test_progress_bars_are_drawn_on_terminals_alone():
+    assert {module_name(path): lines for path in PATHS if (lines := bars_anywhere(path))} == {}
+
+
+def bars_anywhere(path: Path) -> list[int]:
+    """Return the lines of progress bars that would fill a file, too."""
+    return [node.lineno for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ('tqdm', 'trange')
+            and not any(option.arg == 'disable' and ast.unparse(option.value).endswith('None')
+                        for option in node.keywords)]
+
+
 def test_experiments_and_analysis_import_what_is_public():
     users = [path for name, path in MODULES.items() if name not in LIBRARY]
     assert {module_name(path): names for path in users if (names := not_public(path))} == {}

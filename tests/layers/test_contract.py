@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -146,13 +147,29 @@ class Adapter(nn.Module):
         return self.layer.weight + self.up.weight @ self.down.weight
 
 
+class Quantised(nn.Module):
+    """A layer with weights of 8 bits."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.scale, self.bias = layer.weight.detach().abs().max() / 127, layer.bias
+        self.weight = nn.Parameter((layer.weight / self.scale).round().to(torch.int8), False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.merged(), self.bias)
+
+    def merged(self) -> Tensor:
+        return self.weight * self.scale
+
+
 @pytest.mark.slow
-def test_another_module_may_replace_a_projection(module):
+@pytest.mark.parametrize('other', [Adapter, Quantised])
+def test_another_module_may_replace_a_projection(module, other):
     replaced = copy.deepcopy(module)
     for name, part in module.named_modules():
         if type(part) is nn.Linear:
             parent, _, own = name.rpartition('.')
-            stand_in = Adapter(replaced.get_submodule(name))
+            stand_in = other(replaced.get_submodule(name))
             setattr(replaced.get_submodule(parent), own, stand_in)
             part.weight.data = stand_in.merged().detach()
     assert_same(evaluate(replaced), evaluate(module))
@@ -249,6 +266,22 @@ def test_rules_of_cudas_autocast(source, hops):
     if not isinstance(source, BlockModelSource):  # whose graph is another one where numbers round
         torch.manual_seed(3)
         torch.testing.assert_close(out.float(), module(x, PTR), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.slow
+def test_threads_may_call_one_module_at_once(source):
+    module = GraphAttention(CHANNELS, HEADS, source).eval()
+    ptrs = [torch.tensor([0, cut, 12]) for cut in range(13)]
+    x = tokens(module)
+
+    def ask(ptr: Tensor) -> Tensor:
+        with torch.no_grad():
+            return module(x, ptr, generator=torch.Generator().manual_seed(0))
+
+    expected = [ask(ptr) for ptr in ptrs]
+    with ThreadPoolExecutor(8) as pool:
+        for out, right in zip(pool.map(ask, ptrs * 8), expected * 8):
+            assert_same(out, right)
 
 
 # Computed twice ######################################################################
@@ -412,6 +445,16 @@ def explain(edge_index: Tensor, with_graph: bool) -> Tensor:
                           edge_mask_type='object',
                           model_config=dict(mode='regression', task_level='node'))
     return explainer(torch.ones(6, 1), edge_index).edge_mask
+
+
+def test_an_explainer_masks_edges_in_the_users_order_or_is_refused():
+    shuffled = torch.tensor([[5, 0, 1, 2, 3, 4], [0] * 6])
+    ascending = torch.tensor([[0, 1, 2, 3, 4, 5], [0] * 6])
+    assert explain(shuffled, with_graph=False).argmax() == 0
+    assert explain(ascending, with_graph=False).argmax() == 5
+    assert explain(ascending, with_graph=True).argmax() == 5
+    with pytest.raises(ValueError, match="'graph' must have its edges in the order"):
+        explain(shuffled, with_graph=True)
 
 
 def test_hooks_that_exclude_each_other_are_refused():

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch_geometric.utils.sparse import index2ptr
 
 from graphattn import BipartiteGraph, edge_attention
 from graphattn.graphs.pair_layout import FreeLayout
@@ -367,3 +368,10 @@ def test_only_pre_norm_drops_inside_the_feed_forward_network(norm_first):
     out = layer(torch.randn(14, 8), PTR)
     assert bool((hidden[0] == 0).any()) == norm_first
     assert not torch.equal(out, layer.eval()(torch.randn(14, 8), PTR))
+
+
+def test_a_batch_vector_in_the_place_of_ptr_is_refused_with_the_conversion():
+    attention, batch = GraphAttention(8, 2, 'SlidingWindow(2)'), torch.tensor([0] * 4 + [1] * 5)
+    with pytest.raises(ValueError, match=r"'ptr' must .*index2ptr\(batch\)"):
+        attention(torch.randn(9, 8), batch)
+    assert attention(torch.randn(9, 8), index2ptr(batch)).shape == (9, 8)

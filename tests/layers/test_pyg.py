@@ -247,6 +247,30 @@ def test_a_model_becomes_heterogeneous_as_with_pyg():
     torch.testing.assert_close(*outs)
 
 
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.attention = nn.Linear(8, 8), EdgeAttention()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.lin(x).view(-1, 2, 4)
+        return self.attention(x, x, x, edge_index)
+
+
+@pytest.mark.slow
+def test_attention_along_edges_becomes_heterogeneous():
+    data = hetero_data()
+    model = to_hetero(Attention(), data.metadata())
+    out = model(data.x_dict, data.edge_index_dict)
+    x = {kind: model.lin[kind](data[kind].x).view(-1, 2, 4) for kind in data.node_types}
+    expected = dict.fromkeys(data.node_types, 0)
+    for source, relation, target in data.edge_types:
+        edges = data[source, relation, target].edge_index
+        expected[target] = expected[target] + EdgeAttention()(x[target], x[source], x[source],
+                                                              edges)
+    torch.testing.assert_close(out, expected)
+
+
 needs_sampler = pytest.mark.skipif(not (WITH_PYG_LIB or WITH_TORCH_SPARSE),
                                    reason='neither pyg-lib nor torch-sparse is installed')
 

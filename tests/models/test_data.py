@@ -56,6 +56,13 @@ def test_the_graphs_of_a_batch_are_sequences(name):
         model(IDS)
 
 
+@pytest.mark.slow
+def test_compiled_models_accept_data():
+    torch._dynamo.reset()
+    model, batch = encoder(), Batch.from_data_list(sequences())
+    torch.testing.assert_close(torch.compile(model, backend='eager')(batch), model(batch))
+
+
 def test_the_edges_of_each_head_come_back():
     model = models.Encoder(BlockModelSource(2, 4, 3), num_tokens=7, max_length=9, channels=8,
                            heads=2, num_layers=1)

@@ -62,6 +62,19 @@ def test_a_shared_source_is_called_once_for_all_layers():
     assert model(TOKENS, PTR, return_graphs=True)[1][0] != graphs[0]  # the next pass draws anew
 
 
+def test_all_layers_train_a_shared_mask():
+    shared, alone = (encoder(LearnedMaskSource(2, 8, mode='soft'), share_source=share_source)
+                     .double().eval() for share_source in (True, False))
+    alone.load_state_dict(shared.state_dict(), strict=False)
+    logits = [layer.attention.source.logit for layer in alone.layers]
+    for logit in logits:
+        logit.data.copy_(shared.source.logit)
+    gradient, = torch.autograd.grad(shared(TOKENS, PTR).sin().sum(), shared.source.logit)
+    of_layer = torch.autograd.grad(alone(TOKENS, PTR).sin().sum(), logits)
+    assert all(part.any() for part in of_layer)
+    torch.testing.assert_close(gradient, sum(of_layer))
+
+
 DILATED = ['Offsets((-1, 0, 1))', 'Offsets((-2, 0, 2))']
 
 

@@ -78,6 +78,13 @@ def anti_diagonal_model():
     return FactorModel(member, torch.tensor([[0., 0.5], [0.2, 0.]]), member)
 
 
+def empty_head_model():
+    """The first head, and the first cell of the second, are empty."""
+    mixing = torch.stack([torch.zeros(2, 2), torch.tensor([[0., 0.2], [0.4, 0.1]])])
+    member = torch.rand(8, 2, generator=torch.Generator().manual_seed(0))
+    return FactorModel(member, mixing, member)
+
+
 def near_one_model():
     query_factor = torch.tensor([[1., 0.], [0., 1.], [0.97, 0.03], [0.5, 0.49]])
     return FactorModel(query_factor, torch.eye(2), torch.tensor([[1., 1.], [0.98, 1.], [0.01, 1.]]))
@@ -120,6 +127,7 @@ MODELS = {
     'rectangular': random_model(3, 8, 2),
     'one query': random_model(1, 12, 4),
     'anti-diagonal': anti_diagonal_model(),
+    'empty head': empty_head_model(),
     'rank one': random_model(6, 4, 1, density=0.2),
     'near one': near_one_model(),
     'zeros': model_with_zeros(),

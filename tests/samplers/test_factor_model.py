@@ -96,6 +96,17 @@ def test_the_kept_product_serves_any_mode_and_any_number_of_backward_passes():
         lambda *factors: FactorModel(*factors, model.key_factor).mixed_query(), factors)
 
 
+def test_models_used_in_inference_mode_still_train():
+    model = random_model(7, 5)
+    with torch.inference_mode():
+        of_inference = random_model(7, 5)
+        seen = [model.mixed_query(), of_inference.mixed_query()]
+    for other, mixed in zip((model, of_inference), seen):
+        weight = torch.ones(3, 1, dtype=torch.float64, requires_grad=True)
+        (other.mixed_query() @ weight).sum().backward()
+        torch.testing.assert_close(weight.grad[:, 0], mixed.sum(0))
+
+
 def test_concurrent_threads_see_one_product():
     for _ in range(20):
         model, results = random_model(60, 50, 8), []

@@ -69,6 +69,17 @@ def test_density_follows_the_distribution(distribution, expected):
     assert source(*x, PTR).density() == pytest.approx(expected_density, abs=0.004)
 
 
+def test_can_reach_full_attention_as_figure_4_claims():
+    source = BlockModelSource(heads=2, head_channels=16).eval()
+    with torch.no_grad():
+        source.centroid.fill_(10.)
+        source.weight2.fill_(0.)
+        source.bias2.fill_(10.)
+    assert source(*inputs(), PTR).density() == 1.
+    source.distribution = 'poisson'
+    assert source(*inputs(), PTR).density() == pytest.approx(0.632, abs=0.003)
+
+
 def test_exploration_acts_in_training_only():
     source = BlockModelSource(heads=2, head_channels=16, exploration=0.2)
     with torch.no_grad():

@@ -81,6 +81,22 @@ def test_output_and_gradients_equal_the_dense_form(mode, border, slope, diffusio
     assert bool((ours[1] != 0).all()) or temperature == 0.1  # where slopes vanish
 
 
+@pytest.mark.parametrize('hops', [1, 3])
+def test_a_layer_learns_the_same_mask_as_in_the_dense_form(hops):
+    torch.manual_seed(0)
+    source = LearnedMaskSource(2, 9, mode='dam_unstructured', logit_drop=100.)
+    layer = GraphAttention(6, 2, source, hops=hops, teleport=0.1 if hops > 1 else 0.).double()
+    x = torch.randn(32, 6, dtype=torch.double)
+    out, graph = layer(x, PTR, return_graph=True)
+    projected = torch.stack([linear(x).unflatten(-1, (2, 3)) for linear in
+                             (layer.lin_query, layer.lin_key, layer.lin_value)])
+    expected = layer.lin_out(dense_form(projected, PTR, graph, 100., hops,
+                                        layer.attention.teleport).flatten(1))
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(y.sin().sum(), [*layer.parameters()],
+                                                     retain_graph=True) for y in (out, expected)))
+
+
 LAYOUTS = [layout(6, border) for layout in (FreeLayout, DiagonalLayout)
            for border in (False, True)]
 

@@ -24,6 +24,21 @@ def test_a_short_sequence_gets_the_graph_of_a_longer_one_cropped(seed):
     assert 0 < graph.in_degree()[12:].max() < 4
 
 
+def test_a_seeded_random_pattern_is_one_graph_per_length():
+    source = PatternSource(RandomKeys(2), seed=3)
+    first, again = source(TOKENS, TOKENS, PTR), source(TOKENS, TOKENS, PTR)
+    assert first == again
+    assert torch.equal(first.to_mask()[:6, :6], first.to_mask()[6:12, 6:12])
+    assert torch.equal(first.to_mask()[:6, :6], RandomKeys(2).build(6, seed=3).to_mask())
+
+
+def test_an_unseeded_random_pattern_is_drawn_in_every_call():
+    source = PatternSource(RandomKeys(2), seed=None)
+    first, again = source(TOKENS, TOKENS, PTR), source(TOKENS, TOKENS, PTR)
+    assert first != again
+    assert not torch.equal(first.to_mask()[:6, :6], first.to_mask()[6:12, 6:12])
+
+
 @pytest.mark.parametrize('seed', [3, None])
 def test_heads_draw_different_graphs(seed):
     tokens = torch.randn(6, 2, 2)
