@@ -116,6 +116,13 @@ def test_the_bipartite_cheeger_number_is_the_least_conductance(name):
     assert result.transport_gap == pytest.approx(np.linalg.eigvalsh(matrix)[1], abs=1e-12)
 
 
+@pytest.mark.slow
+def test_uniform_causal_attention_has_a_floor():
+    """Self-Attention as Transport: at least 1/5 at every length."""
+    for n in range(2, 11):
+        assert attention(graph_of_pattern('Causal()', n)).phi >= 1 / 5
+
+
 @matrices
 def test_asymmetry_follows_its_definition(name):
     matrix = MATRICES[name]

@@ -11,6 +11,7 @@ import torch
 
 from analysis.certificate import MAX_PATH_TOKENS, certificate, graphs_of_heads, read_ids
 from analysis.commands import COMMANDS
+from analysis.expander import expander
 from analysis.hamiltonian import HamiltonianPath
 from analysis.spectrum import spectrum
 from graphattn import BipartiteGraph
@@ -41,10 +42,11 @@ def test_reach_is_that_of_products_of_masks(layers, pairs):
     assert found.num_layers == 2 and found.num_heads == 4
 
 
-def test_the_gap_is_that_of_the_spectrum():
+def test_spectrum_expander_and_certificate_have_one_gap():
     graph = SlidingWindow(2).build(20) | RandomKeys(1).build(20, seed=0)
     gap, = certificate([[graph]]).gap_of_head
     assert gap == pytest.approx(spectrum(graph).lambda_2, abs=1e-12)
+    assert gap == pytest.approx(expander(graph).lambda_2, abs=1e-12)
 
 
 def shuffled(graph):

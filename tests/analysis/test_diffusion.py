@@ -156,6 +156,15 @@ def test_receptive_field_is_that_of_boolean_powers(name):
     assert np.array_equal(receptive_field(GRAPHS[name], hops=6), expected)
 
 
+def test_causal_hops_stay_causal_and_global_tokens_leak():
+    causal = parse('(SlidingWindow(2) | GlobalTokens(1)) & Causal()').build(30)
+    assert (receptive_field(causal, hops=8) <= np.arange(1, 31)).all()
+    assert diffusion(causal, hops=30).hops_to_reach_all is None
+    one_edge_back = parse('(SlidingWindow(2) & Causal()) | GlobalTokens(1)').build(30)
+    field = receptive_field(one_edge_back, hops=2)
+    assert field[1, 1] == 2 and (field[2] == 30).all()
+
+
 @pytest.mark.slow
 def test_large_graph_has_receptive_fields_alone():
     graph = patterns.SlidingWindow(4).build(20_000)

@@ -117,6 +117,19 @@ def test_ramanujan(graph, is_ramanujan, second_modulus):
             + 1e-9
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('degree, n', [(3, 200), (4, 500)])
+def test_random_regular_graphs(degree, n):
+    """Between Alon-Boppana's bound and a little over Friedman's."""
+    result = expander(nx.random_regular_graph(degree, n, seed=1))
+    mu_2 = degree - result.adjacency_gap
+    assert result.is_regular
+    assert result.alon_boppana_bound <= mu_2 <= result.ramanujan_bound + 0.1
+    assert result.ramanujan_bound == 2 * math.sqrt(degree - 1)
+    assert result.second_modulus == pytest.approx(result.epsilon * degree)
+    assert result.expander == f'({degree}, {result.epsilon:.3g})'
+
+
 def test_direction():
     cycle = nx.DiGraph([(0, 1), (1, 2), (2, 0)])
     assert expander(cycle).is_strongly_connected and expander(cycle).symmetrization == 'union'

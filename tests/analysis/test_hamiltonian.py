@@ -127,6 +127,20 @@ def test_brute_force(directed):
 
 
 @pytest.mark.slow
+def test_no_obstacle_is_seen_where_there_is_a_path():
+    """A path in a random order and edges at random: every certificate against it must fail."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        n = int(rng.integers(2, 30))
+        path = rng.permutation(n)
+        mask = rng.random((n, n)) < rng.choice([0, 0.02, 0.1])
+        mask[path[1:], path[:-1]] = True
+        for directed in (True, False):
+            links = hamiltonian._links(BipartiteGraph.from_mask(torch.from_numpy(mask)), directed)
+            assert [find(links) for find in hamiltonian.OBSTACLES.values()] == [None] * 4
+
+
+@pytest.mark.slow
 def test_search_alone_against_brute_force():
     """CP-SAT by itself is right both ways, and rotations find no path where there is none."""
     rng = np.random.default_rng(1)

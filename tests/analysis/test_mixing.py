@@ -72,6 +72,24 @@ def test_distance_is_that_of_matrix_powers_and_below_the_bound(name, lazy):
     assert (result.distance >= result.beta ** np.arange(len(result.distance)) / 2 - 1e-11).all()
 
 
+@pytest.mark.parametrize('name, beta', [
+    ('complete', 1 / 6), ('odd cycle', math.cos(math.pi / 9)),
+    ('cycle with loops', (1 + 2 * math.cos(math.pi / 4)) / 3),
+    ('hypercube with loops', 3 / 5), ('petersen', 2 / 3),
+])
+def test_closed_forms_of_beta(name, beta):
+    assert mixing(REVERSIBLE[name]).beta == pytest.approx(beta, abs=1e-12)
+
+
+@pytest.mark.parametrize('name', ['complete', 'odd cycle', 'petersen', 'regular'])
+def test_theorem_3_on_regular_graphs(name):
+    """The l1 distance is at most sqrt(n) beta^t: half of it is total variation."""
+    result = mixing(REVERSIBLE[name], steps=60)
+    theorem = math.sqrt(result.num_tokens) * result.beta ** np.arange(len(result.distance))
+    assert (2 * result.distance <= theorem + ROUNDING).all()
+    assert (2 * result.bound <= theorem + ROUNDING).all()
+
+
 def test_mixing_time_is_the_first_step_below_epsilon():
     result = mixing(REVERSIBLE['path with loops'], epsilon=0.05)
     assert result.distance[result.mixing_time] <= 0.05 < result.distance[result.mixing_time - 1]
@@ -118,11 +136,27 @@ def test_numbering_of_the_tokens_plays_no_part(mask, seed):
 
 
 @pytest.mark.slow
+def test_rare_tokens_in_closed_form():
+    """Each token that is no hub has a quarter of the one before; the last has three keys."""
+    stationary = mixing(torch.from_numpy(few_lead_on(300))).stationary
+    assert np.allclose(stationary[3:] / stationary[2:-1], 0.25, rtol=1e-12, atol=0)
+    assert stationary.min() < 1e-170
+
+
+@pytest.mark.slow
 def test_without_sigma_where_probabilities_underflow():
     order = np.random.default_rng(0).permutation(540)
     result = mixing(torch.from_numpy(few_lead_on(540)[np.ix_(order, order)]), starts=2)
     assert 0 <= result.stationary.min() < 1e-300 and result.stationary.sum() == pytest.approx(1)
     assert result.sigma is None and result.mixing_time_bound is None and result.mixing_time == 1
+
+
+def test_without_sigma_where_an_iteration_gave_rounding_for_probabilities(monkeypatch):
+    monkeypatch.setattr(walks, 'MAX_DENSE', 10)
+    result = mixing(torch.from_numpy(few_lead_on(40)))
+    assert result.sigma is None and result.closed_classes == 1
+    rare = result.stationary < 1e-12
+    assert 15 < rare.sum() < 25 and not result.stationary[rare].any()
 
 
 @pytest.mark.parametrize('n', [7, 12])
@@ -160,6 +194,13 @@ def test_restart_walk_goes_to_its_own_limit_geometrically(graph, teleport):
     assert result.restart_seed_mass >= teleport - ROUNDING
     apart = np.abs(limit - result.stationary).sum(axis=1).max() / 2
     assert result.restart_from_stationary == pytest.approx(apart, abs=1e-12)
+
+
+def test_restart_bound_is_reached():
+    """A walk that never returns to its seed nor to any token it has seen."""
+    path = nx.DiGraph([(i, i + 1) for i in range(39)])
+    result = mixing(path, steps=30)
+    assert np.allclose(result.restart_distance, result.restart_bound)
 
 
 # Size ################################################################################
@@ -227,6 +268,16 @@ def test_beta_of_shifts_is_0_or_not_known(base, n):
     assert beta is None or beta <= 1e-6
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('n', [5, 301, 1100])
+@pytest.mark.parametrize('steps', [(0, 1), (1, 2, 4), (0, 1, -1, 3)])
+def test_beta_of_steps_on_a_circle_in_closed_form(n, steps):
+    moduli = np.sort(np.abs(np.exp(2j * np.pi * np.outer(np.arange(n), steps) / n).mean(axis=1)))
+    walk = uniform_attention(arrows(n, steps))
+    beta = walks.second_modulus(walk, np.zeros(n, dtype=int))
+    assert beta is None and n > 1024 or beta == pytest.approx(moduli[-2], abs=1e-6)
+
+
 def test_beta_is_not_known_where_nothing_converges(monkeypatch):
     def fail(walk):
         raise ArpackNoConvergence('No convergence', np.empty(0), np.empty((0, 0)))
@@ -237,6 +288,21 @@ def test_beta_is_not_known_where_nothing_converges(monkeypatch):
 
 
 TELEPORTS = [1., 1e-3, 1e-9, 1e-300]
+
+
+@pytest.mark.parametrize('teleport', TELEPORTS)
+@pytest.mark.parametrize('n', [3, 31])
+def test_limits_on_a_cycle_in_closed_form(n, teleport):
+    """They fall by a constant factor in both directions, for which see a random walk that dies."""
+    walk = uniform_attention(nx.cycle_graph(n))
+    limits_ = walks.restart_limits(walk, np.arange(n), teleport, np.full(n, 1 / n))
+    keeps = 1 - teleport
+    factor = keeps / (1 + math.sqrt((2 - teleport) * teleport))
+    steps = np.arange(n)
+    shape = factor**steps + factor ** (n - steps)
+    expected = (shape / shape.sum())[(steps[:, None] - steps) % n]
+    assert np.allclose(limits_, expected, rtol=1e-11, atol=1e-300)
+    assert np.allclose(limits_.sum(axis=0), 1, atol=1e-12)
 
 
 @pytest.mark.parametrize('teleport', TELEPORTS)

@@ -4,6 +4,7 @@
 import networkx as nx
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from analysis.graphs import graph_of_pattern
@@ -85,6 +86,13 @@ def test_multiple_eigenvalues_are_found_as_often_as_they_occur(monkeypatch):
     np.testing.assert_allclose(star.values, [0, 1, 1, 1, 1, 1, 1, 2], atol=1e-12)
     assert not spectrum(nx.empty_graph(9), extremes=2).values.any()
     assert not spectrum(torch.zeros(3, 5, dtype=torch.bool), extremes=2).values.any()
+
+
+def test_few_edges_among_many_tokens():
+    graph = sp.coo_array(([1.] * 2, ([0, 1], [1, 0])), shape=(3000, 3000)).tocsr()
+    result = spectrum(graph, extremes=2)
+    assert result.lambda_2 == 0 and result.num_components == 2999
+    assert result.lambda_max == pytest.approx(2, abs=1e-8) and result.values[-2] < 1e-8
 
 
 @pytest.mark.parametrize('graph, laplacian', [

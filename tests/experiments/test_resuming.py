@@ -303,6 +303,13 @@ def test_more_processes_than_examples_are_refused(tmp_path):
         assert "'trainer.devices' must be at most the number of examples" in process.stderr
 
 
+def test_two_processes_divide_drawn_batches_once(tmp_path):
+    ended = forked(lambda: fit(tmp_path, *SYNTHETIC, '--trainer.max_epochs=1',
+                               '--trainer.devices=2', '--trainer.strategy=ddp'), ranks=2)
+    assert [process.returncode for process in ended] == [0, 0], ended
+    assert weights(tmp_path)['global_step'] == 3
+
+
 @pytest.mark.parametrize('name, hook, number', [
     ('run', 'on_train_batch_end', signal.SIGHUP), ('run', 'on_test_batch_start', signal.SIGTERM),
     ('run', 'on_validation_batch_start', signal.SIGINT),

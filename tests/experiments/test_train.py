@@ -102,8 +102,9 @@ def test_the_checkpoint_that_is_best_on_development_is_tested(tmp_path):
     assert (again['accuracy'], again['loss']) == (tested['accuracy'], tested['loss'])
 
 
-def test_a_run_resumes_in_its_schedule(tmp_path):
-    options = '--select_on', 'val/loss', '--model.init_args.decay', 'one-cycle'
+@pytest.mark.parametrize('decay', ['one-cycle', 'rsqrt'])
+def test_a_run_resumes_in_every_schedule(decay, tmp_path):
+    options = '--select_on', 'val/loss', '--model.init_args.decay', decay
     fit(tmp_path / 'whole', *options)
     shutil.copytree(tmp_path / 'whole', tmp_path / 'cut')
     checkpoints = tmp_path / 'cut/checkpoints'

@@ -97,6 +97,17 @@ def test_linformer_projects_along_the_sequence():
 # Performer ###########################################################################
 
 
+@pytest.mark.slow
+@torch.no_grad()
+def test_performer_comes_to_softmax_with_many_features():
+    errors = []
+    for num_features in (64, 16384):
+        baseline = made(Performer, features=num_features)
+        expected = full_attention(baseline, tokens())
+        errors.append(float((baseline(tokens(), PTR) - expected).norm() / expected.norm()))
+    assert errors[1] < 0.02 and errors[1] < errors[0] / 5
+
+
 def test_performer_survives_logits_that_leave_its_features_no_number():
     baseline = made(Performer, features=32)
     x = (1e3 * tokens()).requires_grad_()

@@ -114,6 +114,14 @@ def test_lower_precision_gives_the_same_numbers_less_exactly(baseline, dtype):
                                else 5e-2)
 
 
+def test_autocast(baseline):
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        out = run(baseline.float(), tokens().float().requires_grad_())
+        out.float().sum().backward()
+    assert out.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in baseline.parameters())
+
+
 def test_copies_do_what_the_original_does(baseline):
     run(baseline, tokens()).sum().backward()
     for copied in copy.deepcopy(baseline), pickle.loads(pickle.dumps(baseline)):

@@ -126,6 +126,7 @@ def test_a_bad_file_of_listops(content, match, release):
     (b'', 'at least one pair'),
     (b'1.0\tA\tB\ttext\n', 'line 1: expected the columns label, .* .got 4 columns'),
     (b'1.0\tA\tB\tx\ty\n2.0\tA\tB\tx\ty\n', "line 2: expected the label 0.0 or 1.0 .got '2.0'"),
+    (b'1.0\tA\tB\tx\t\n', 'line 1: expected the columns label'),
     (b'1.0\tA\tB\tx\ty\n1.0\tA\tB', 'line 2: expected the columns label'),
 ])
 def test_a_bad_file_of_pairs(content, match, release):
@@ -159,6 +160,7 @@ def bad_picture(write):
     (bad_list(b''), '1.npy: .*at least one picture'),
     (bad_list(b'imgs/0 sample_0.png 0 2 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'../.. sample_0.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
+    (bad_list(b'imgs/0 ../../x.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'imgs/0 sample_99.png 0 1 1.0\n'), 'sample_99.png: expected a grey PNG'),
     (bad_list(b'imgs/0 sample_3.png 0 1 1.0\n'), 'sample_3.png.*listed.*got 2 lines'),
     (bad_list(b'\x93NUMPY\x01'), '1.npy, line 1: not ASCII'),
@@ -166,6 +168,7 @@ def bad_picture(write):
     (bad_picture(lambda path: path.write_bytes(path.read_bytes()[:-20])),
      'sample_3.png: expected a grey PNG'),
     (bad_picture(lambda path: Image.new('L', (32, 33)).save(path)), '32 x 33 pixels of mode L'),
+    (bad_picture(lambda path: Image.new('RGB', (32, 32)).save(path)), '32 x 32 pixels of mode RGB'),
     (bad_picture(lambda path: Image.new('L', (8_000, 8_000)).save(path)), 'sample_3.png'),
     (bad_picture(lambda path: Image.new('L', (32, 32)).save(path, 'BMP')), 'expected a grey PNG'),
 ])

@@ -118,6 +118,12 @@ def test_a_rate_falls_to_zero(decay):
     assert rate[19] == 1. and rate[0] == pytest.approx(1 / 20) and 0. < rate[-1] < 0.01
 
 
+def test_betas_and_eps_are_the_optimisers():
+    made = Trained(classifier(), betas=(0.8, 0.9), eps=1e-6).configure_optimizers()
+    group = made['optimizer'].param_groups[0]
+    assert group['betas'] == (0.8, 0.9) and group['eps'] == 1e-6
+
+
 def classifier(source='Full'):
     return SequenceClassifier(Encoder(source, num_tokens=10, max_length=8, channels=8, heads=2,
                                       num_layers=1), 3)

@@ -16,6 +16,7 @@ from experiments.data.text.tokenizer import train_tokenizer
 from experiments.modules.fine_tuning import BEST, LAST, FineTuning, new_metrics
 from experiments.tasks import Glue
 from tests.experiments.glue_files import write_pretrained, write_task
+from tests.forked import forked
 
 
 @pytest.fixture(scope='module')
@@ -133,6 +134,27 @@ def test_a_run_learns_and_leaves_its_metrics(task, pretrained, tmp_path, capsys)
         assert summary[name] == pytest.approx(last[name])
     assert set(summary['density']) == {'all_layers/head0', 'all_layers/head1'}
     assert f'{task} {report["reported"][0]}: ' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_processes_count_every_example_once(pretrained, tmp_path):
+    config, _ = write_config(tmp_path, pretrained, 'MNLI')
+    ended = forked(lambda: train.main([
+        'fit', '--config', str(config), '--trainer.devices', '2', '--trainer.strategy', 'ddp',
+        '--trainer.max_epochs', '1', '--data.init_args.batch_size', '1']), ranks=2)
+    assert [process.returncode for process in ended] == [0, 0], ended
+    train.main(['test', '--config', str(config),
+                '--trainer.default_root_dir', str(tmp_path / 'alone'),
+                '--ckpt_path', str(tmp_path / 'run/checkpoints/last.ckpt')])
+    together, alone = (json.loads((tmp_path / run / 'summary.json').read_text())
+                       for run in ('run', 'alone'))
+    last = json.loads((tmp_path / 'run/dev.json').read_text())[LAST]
+    assert together['processes'] == 2 and alone['processes'] == 1
+    # 9 examples: 5 and 4, which are 3 and 2 batches.
+    names = [name for name in alone if '/dev_m' in name]
+    assert len(names) == 10
+    for name in names:
+        assert together[name] == last[name] == pytest.approx(alone[name], abs=1e-6), name
 
 
 @pytest.mark.slow

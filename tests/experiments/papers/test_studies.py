@@ -14,7 +14,7 @@ from experiments.modules.fine_tuning import BEST, LAST
 from experiments.papers import runner
 from experiments.papers.ours import attached
 from experiments.papers.sparsebert import diagonal, importance, masks, planted
-from experiments.papers.sparsebert.texts import LAMBDAS, PATTERNS, scores
+from experiments.papers.sparsebert.texts import LAMBDAS, PATTERNS, Texts, scores
 from experiments.runs.summary import read_summary
 from graphattn.graphs.pair_layout import DiagonalLayout
 from graphattn.patterns import Mask, load_masks, parse, without_diagonal
@@ -91,6 +91,15 @@ def test_planted_importance_is_ranked():
     assert rows['[CLS] as key']['mean P'] == pytest.approx(0.65)
     head = rows['distance 1']['head 0']
     assert head == pytest.approx(0.9 / float(probability[0].mean()))
+
+
+def test_head_without_contrast_does_not_outweigh_the_others():
+    probability = torch.full((2, 16, 16), 0.01)
+    probability[0, 0] = 0.02
+    probability[1] = 0.9
+    rows = {row['pairs']: row for row in importance.table(probability)}
+    assert rows['[CLS] as query']['rank'] == 1
+    assert all(row['head 1'] == pytest.approx(1.) for row in rows.values())
 
 
 def test_importance_is_that_of_the_trained_masks(studied, out):
@@ -176,6 +185,15 @@ def test_published_patterns_have_the_published_sparsity():
             assert sparsity == pytest.approx(diagonal.PAPER[name, kind][0], abs=0.11)
         assert masks.PAPER[name] == diagonal.PAPER[name, diagonal.WITH]
     assert {f'DAM_{kind}, {weight}' for kind in 'us' for weight in LAMBDAS} < set(masks.PAPER)
+
+
+def test_all_of_glue_is_tuned_where_it_is_given(tmp_path):
+    for task in ('RTE', 'MNLI', 'notes'):
+        (tmp_path / task).mkdir()
+    texts = Texts('masks', 'smoke', tmp_path, glue=tmp_path)
+    assert texts.asked() == ('MNLI', 'RTE')
+    assert str(tmp_path) in texts.about and 'local' not in texts.about
+    assert 'local tasks' in Texts('masks', 'smoke', tmp_path).about
 
 
 def test_scores_are_those_after_the_last_epoch(tmp_path):

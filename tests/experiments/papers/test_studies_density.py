@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from experiments.data.sequences import SequenceData, Sequences
 from experiments.data.token_counts import token_counts_accuracy
 from experiments.papers.sbm_transformer import attention_received, densities, repeated_tokens
-from experiments.papers.sbm_transformer.density import OfInputs, of_inputs, reloaded
+from experiments.papers.sbm_transformer.density import TASKS, OfInputs, of_inputs, reloaded
 from experiments.papers.sbm_transformer.density_penalty import (
     ALONE,
+    AVERAGE,
     FULL,
+    PAPER,
     SAMPLED,
     WITH_LOOPS,
 )
@@ -51,6 +53,13 @@ def test_rows_are_means_of_the_runs(studied, out):
         100 * 37 / 360, abs=0.01)
 
 
+def test_averages_of_the_paper_are_those_of_its_tasks():
+    for figures in PAPER.values():
+        assert list(figures) == [*TASKS['paper'], AVERAGE]
+        mean = np.mean([figures[task][0] for task in TASKS['paper']])
+        assert figures[AVERAGE][0] == pytest.approx(mean, abs=0.006)
+
+
 @pytest.mark.parametrize('of_order', [False, True])
 def test_counts_know_what_is_in_a_sequence_and_not_in_what_order(of_order):
     rng = np.random.default_rng(0)
@@ -77,6 +86,14 @@ def test_densities_of_inputs_are_those_of_the_run(studied, out):
         assert of_layer[densities.ALL_HEADS] == pytest.approx(of_layer[['0', '1']].mean())
 
 
+def test_spread_is_over_inputs():
+    density = torch.tensor([[[0.1, 0.3], [0.5, 0.5]]], dtype=torch.float64)
+    both, first, second = densities.layer_rows(density)
+    assert both['density, %'] == pytest.approx(35) and both['highest'] == pytest.approx(40)
+    assert first['spread over inputs'] == pytest.approx(100 * np.std([0.1, 0.3], ddof=1))
+    assert second['spread over inputs'] == 0 and second['head'] == '1'
+
+
 def test_shares_are_densities_of_each_image():
     torch.manual_seed(0)
     model = classifier(BlockModelSource(2, 4, 4))
@@ -87,6 +104,14 @@ def test_shares_are_densities_of_each_image():
     torch.manual_seed(0)
     for layer, shares in enumerate(received_shares(model, images)):
         torch.testing.assert_close(shares.mean(dim=2).double(), found.density[layer])
+
+
+def test_extremes_are_right_and_in_order():
+    density = torch.tensor([[[0.5, 0.1, 0.3, 0.2, 0.4, 0.0]]])
+    found = OfInputs(density, torch.tensor([1, 1, 1, 1, 1, 0]))
+    label = torch.ones(6, dtype=torch.long)
+    assert attention_received.extremes(found, label, 2).tolist() == [1, 3, 4, 0]
+    assert attention_received.extremes(found, label, 4).tolist() == [1, 3, 2, 4, 0]  # none twice
 
 
 def test_correlations_are_those_of_the_images():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
+from experiments.papers import runner
 from experiments.papers.diffuser import diffusion
 from experiments.papers.diffuser.documents import COUNT, Documents
 from experiments.papers.diffuser.tasks import DIFFUSER, FULL, NO_DIAGONAL, ONE_HOP, Attentions
@@ -160,6 +161,11 @@ def test_diffuser_has_the_density_of_the_paper(scale, tmp_path):
     path, = runs.configs('diffuser', 'documents')
     size = laid_over(path)['data']['init_args']['max_length']
     assert runs.diffuser().edges.build(size).density() == pytest.approx(0.0684, abs=1e-4)
+
+
+def test_other_documents_must_be_a_config(tmp_path):
+    with pytest.raises((OSError, ValueError), match='none.yaml'):
+        runner.run('diffusion', scale='smoke', out=tmp_path, documents=tmp_path / 'none.yaml')
 
 
 def test_question_answering(studied, out):

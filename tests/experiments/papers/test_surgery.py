@@ -7,6 +7,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from experiments.papers import runner
 from experiments.papers.ours import dense_models, surgery
@@ -59,6 +60,15 @@ def test_patterns_of_a_family_are_the_densest_within_the_density(name, is_causal
     graph = (parse(pattern) & allowed).build(60, seed=0, crop=True)
     assert density == pytest.approx(graph.num_edges / pairs) and .15 < density <= .2
     assert surgery.densest(patterns, .001, lengths, is_causal) is None
+
+
+def test_correlations_are_of_ranks():
+    model = surgery._untrained()
+    tokens = torch.randint(3, 40, (3, 32), generator=torch.Generator().manual_seed(0))
+    measured = surgery.profile(model, [surgery.as_input(tokens)])
+    told = surgery.correlations(measured, measured.entropy**3, 32)
+    assert told['entropy'] == pytest.approx(1) and all(
+        not abs(value) > 1 for value in told.values())
 
 
 def test_the_package_is_named_if_it_is_missing():

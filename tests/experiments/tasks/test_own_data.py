@@ -124,6 +124,7 @@ def write(path, text):
 
 BAD_TABLES = [
     ('a.jsonl', '{"text": "x", "label": 1}\n{"text": "y"}\n', "line 2: .*'label'"),
+    ('a.jsonl', '{"text": 5, "label": 1}\n', "line 1: .*'text'"),
     ('a.csv', 'text,text\nx,1\n', "line 1:.*'text'"),
     ('a.csv', 'text,label\nx,1\ny,1\n', r'classes \(got 1\)'),
     ('a.csv', 'text,label\nx,1\ny,2\n', "files.*'val'.*'test'"),

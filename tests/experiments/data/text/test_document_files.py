@@ -218,6 +218,7 @@ def test_a_sample_of_reviews_is_uniform_and_repeats(tmp_path):
     ('{"overall": 1.0}', "'reviewText' .got overall"),
     ('{"reviewText": "a b c d e f", "overall": 6}', "got '6'"),
     ('{"reviewText": null, "overall": 1}', "'reviewText' .got None"),
+    ('{"reviewText": "a", "overall": 4.5}', 'got 4.5'),
     ('{"reviewText": "a b c d e f", "overall": true}', "got 'True'"),
     (b'{"reviewText": "\xe9", "overall": 4}', 'not UTF-8')])
 def test_malformed_lines_of_reviews(line, match, tmp_path):

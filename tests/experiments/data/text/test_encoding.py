@@ -92,6 +92,15 @@ def test_sequences_are_whole_sentences_of_one_document(encoded, target, short_sh
 
 
 @pytest.mark.slow
+def test_an_encoding_is_whole_or_not_there(traceable, tmp_path, monkeypatch):
+    _, path, tokenizer = traceable
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(encoding._PartWriter, 'close', lambda writer: 1 / 0)
+        encode_corpus(path, tokenizer, tmp_path / 'encoded')
+    assert {entry.name for entry in tmp_path.iterdir()} == {'.encoded.lock', 'corpus'}
+
+
+@pytest.mark.slow
 def test_an_encoding_that_was_killed_begins_again(traceable, encoded, tmp_path):
     _, path, tokenizer = traceable
 

@@ -124,6 +124,9 @@ def test_answers_are_words_of_the_rest(tmp_path):
             whole = question.text.replace(GAP, answer)
             assert whole not in question.contexts[0]
             assert any(whole in document for _, document in DOCUMENTS)
+    texts = [{context for question in part for context in question.contexts}
+             for part in parts.values()]
+    assert not texts[0] & texts[2]
     swag = Swag(*(str(tmp_path / f'out/swag/{name}.csv') for name in ('train', 'val', 'test')))
     for part in swag.read().parts.values():
         for row in part:
