@@ -26,6 +26,7 @@ from analysis.graphs import MAX_TOKENS, GraphLike, check_count, graph_of_pattern
 from analysis.result import Result, Results, scalar_names, table
 from experiments.runs.command import in_short
 from experiments.signals import ending_signals, exit_on
+from graphattn.patterns import Full, parse
 from graphattn.style import in_style
 from graphattn.utils.files import check_folder, csv_cell, write_whole
 from graphattn.utils.memory import within_free_memory
@@ -136,7 +137,7 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
     graphs = {pattern: [graph_of_pattern(pattern, options.n, options.seed)]
               for pattern in options.pattern}
     for pattern, (graph,) in graphs.items():
-        if graph.density() == 1 and pattern not in ('Full()', 'Full'):
+        if graph.density() == 1 and not isinstance(parse(pattern), Full):
             say(f'{pattern} joins all pairs of {options.n} tokens, as Full() does; for a sparser '
                 f'graph, pass a larger --n or smaller parameters')
     return graphs, None

@@ -26,7 +26,8 @@ _MARKS = re.compile(r'``|(?::[a-z]+)?:`~?([^`<>]*)`')  # ``code`` and :role:`nam
 
 @contextmanager
 def without_libraries() -> Iterator[None]:
-    """Return a context in which imports of heavy libraries return empty replacements.
+    """Return a context in which imports of heavy libraries return empty replacements, and what is
+    printed has no marks.
 
     The process should print help and exit.
     """

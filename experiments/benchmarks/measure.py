@@ -57,8 +57,8 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None,
         sys.argv[1:] = words  # from which importing takes the user's modules
     else:
         arguments = words
-    with_short_summary(main)
-    parser = ArgumentParser(description=main.__doc__.partition('\n')[0], exit_on_error=False,
+    summary = with_short_summary(main).__doc__.partition('\n')[0]
+    parser = ArgumentParser(description=summary, exit_on_error=False,
                             epilog=f'Modes, as the first argument: {", ".join(modes)}.' if modes
                             else None)
     parser.add_function_arguments(main, skip={'quick'})

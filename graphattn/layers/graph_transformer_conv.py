@@ -167,7 +167,7 @@ class GraphTransformerConv(TransformerConv, Explained):
         try:
             edges = sort_edges(edge_index, pair[1].size(0), pair[0].size(0))
         except RepeatedEdges as error:
-            if edge_attr is not None:
+            if edge_attr is not None and edge_index.layout == torch.strided:
                 _check_rows(edge_attr, edge_index.size(1))
             # the caller is behind the explained call and torch's
             warnings.warn(f"falling back to PyG's slower messages: {error}", stacklevel=5)

@@ -164,9 +164,23 @@ def test_repeated_edges_count_repeatedly_with_a_warning():
     *x, edge_index, edge_attr = drawn()
     edge_index[:, 1] = edge_index[:, 0]
     theirs, ours = twins((5, 7), 4, 2, edge_dim=EDGE_DIM)
-    with pytest.warns(UserWarning, match='slower.*40 edges, 39 of them different'):
+    with pytest.warns(UserWarning, match='slower.*40 edges, 39 of them different') as warned:
         out = ours(tuple(x), edge_index, edge_attr)
+    assert warned[0].filename == __file__
     torch.testing.assert_close(out, theirs(tuple(x), edge_index, edge_attr))
+    with pytest.raises(ValueError, match="'edge_attr' must have 40 rows, .*got 3 rows"):
+        ours(tuple(x), edge_index, edge_attr[:3])
+
+
+@pytest.mark.filterwarnings('ignore')
+def test_repeated_edges_of_a_sparse_tensor_have_features_in_their_order():
+    nodes, _, edge_index, edge_attr = drawn(square=True)
+    edge_index[:, 1] = edge_index[:, 0]
+    adjacency = torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(NUM_EDGES),
+                                        (NUM_QUERIES, NUM_QUERIES))
+    theirs, ours = twins(5, 4, 2, edge_dim=EDGE_DIM)
+    torch.testing.assert_close(ours(nodes, adjacency, edge_attr),
+                               theirs(nodes, edge_index, edge_attr))
 
 
 # Sorted once #########################################################################

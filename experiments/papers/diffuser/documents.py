@@ -104,12 +104,12 @@ class Documents(Trained):
     def compared(self, column: str, kinds: dict[str, Attention], seeds: range, title: str,
                  paper: tuple[str, dict[str, float]]) -> Table:
         """Return a row for each kind of attention, beside a column of the paper, as bars."""
-        begun = {name: (folder.name, _begun_with(folder, self._configs))  # wrong folders fail early
+        begun = {name: _begun_with(folder, self._configs)  # wrong folders fail early
                  for name, folder in (self.weights or {}).items()}
         found = {name: (attention.hops, self.scored(attention, seeds))
                  for name, attention in kinds.items()}
-        found |= {name: (1, over_seeds((self.runs.fit(run, seed, *options) for seed in seeds),
-                                       METRICS)) for name, (run, options) in begun.items()}
+        found |= {name: (1, over_seeds((self.runs.fit(name, seed, *options) for seed in seeds),
+                                       METRICS)) for name, options in begun.items()}
         printed, about = paper[1], self.about
         if absent := [name for name in printed if name not in found]:
             about += f'; no --weights of {", ".join(absent)}'
