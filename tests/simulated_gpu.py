@@ -120,6 +120,29 @@ def out_of_memory_after(num_operations: int) -> Iterator[None]:
 
 
 @contextmanager
+def counted_launches() -> Iterator[Counter]:
+    """Inside, kernels are counted, and operations that do not only view or allocate."""
+    launches = Counter()
+
+    def run_counted(operator, *args):
+        returns = operator._schema.returns
+        is_view = any(x.alias_info is not None and not x.alias_info.is_write for x in returns)
+        if not is_view and 'empty' not in operator.name():
+            launches[operator.name()] += 1
+        return run(operator, *args)
+
+    def interpret_counted(kernel: InterpretedFunction, *args, **kwargs) -> None:
+        launches[kernel.fn.__name__] += 1
+        with patch(f'{__name__}._run', run):  # the interpreter copies its tensors
+            _interpret(kernel, *args, **kwargs)
+
+    run = _run
+    with patch(f'{__name__}._run', run_counted), patch(
+            'triton.runtime.interpreter.InterpretedFunction.run', interpret_counted):
+        yield launches
+
+
+@contextmanager
 def _modes(waits: Counter) -> Iterator[None]:
     with _Devices(), _Operations(waits):
         yield

@@ -20,7 +20,7 @@ from graphattn.functional import (
 )
 from graphattn.graphs.block_mask import tensors_of_block_mask
 from graphattn.graphs.cache import GRAPHS as GRAPHS_KEPT
-from graphattn.graphs.segments import reduce_segments
+from graphattn.graphs.segments import sum_segments
 from graphattn.layers import (
     GraphAttention,
     GraphTransformerConv,
@@ -36,7 +36,12 @@ from tests.graphs import GRAPHS, random_graph
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 from tests.ops.triton import machine_code  # noqa: E402
-from tests.simulated_gpu import out_of_memory_after, simulated_gpu, to_gpu  # noqa: E402
+from tests.simulated_gpu import (  # noqa: E402
+    counted_launches,
+    out_of_memory_after,
+    simulated_gpu,
+    to_gpu,
+)
 
 pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),
               pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')]
@@ -283,18 +288,27 @@ def test_few_edges_are_drawn_and_no_pair_is_tried(gpu, monkeypatch):
     assert abs(num_edges - expected) < 4 * expected**0.5
 
 
+@pytest.mark.parametrize('sample, method', [(sample_fastrg, 'compiled'),
+                                            (sample_bernoulli, 'thin')])
+def test_draws_of_all_heads_and_segments_take_few_launches(gpu, sample, method):
+    """A GPU waits for the host, which needs longer for a launch than small kernels take."""
+    drawn_from = model()
+    with counted_launches() as launches:
+        sample(drawn_from, method=method)
+    assert launches.total() <= 25, launches
+
+
 def test_draws_that_registers_do_not_hold_are_drawn_by_torch(gpu):
     rates = FactorModel(to_gpu(torch.full((3, 1), 1e6)), to_gpu(torch.eye(1)),
                         to_gpu(torch.ones(1, 1)))
     assert sample_fastrg(rates).density() == 1
 
 
-def test_sums_and_peaks_of_long_segments(gpu):
-    """There they are reduced piece by piece."""
+def test_sums_of_long_segments(gpu):
+    """There they are summed piece by piece."""
     value, ptr = torch.rand(300, 2), torch.tensor([0, 0, 3, 130, 192, 192, 300])
-    for reduce in ('sum', 'max'):
-        there = reduce_segments(to_gpu(value), to_gpu(ptr), reduce)
-        torch.testing.assert_close(there.on_cpu, reduce_segments(value, ptr, reduce))
+    there = sum_segments(to_gpu(value), to_gpu(ptr))
+    torch.testing.assert_close(there.on_cpu, sum_segments(value, ptr))
 
 
 def window() -> PatternSource:

@@ -29,7 +29,12 @@ from tests.modules import (  # noqa: E402
     attention,
     block_model,
 )
-from tests.simulated_gpu import out_of_memory_after, simulated_gpu, to_gpu  # noqa: E402
+from tests.simulated_gpu import (  # noqa: E402
+    counted_launches,
+    out_of_memory_after,
+    simulated_gpu,
+    to_gpu,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore::RuntimeWarning'),
               pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')]
@@ -164,8 +169,10 @@ def test_graphs_that_gpus_draw_are_trained(gpu, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton').name)
     module = attention(block_model(), dropout=0.5).to('cuda')
-    found = step_there(gpu, module, INPUTS['x'], INPUTS['ptr'])
+    with counted_launches() as launches:
+        found = step_there(gpu, module, INPUTS['x'], INPUTS['ptr'])
     assert gpu.total() == 2 * gpu['forward'] <= 6, gpu  # ptr, draws, edges; nothing afterwards
+    assert launches['aten::sort.stable'] == 2, launches  # by key, once in each of two steps
     assert found.grads.keys() == dict(module.named_parameters()).keys()
     assert all(bool(x.isfinite().all()) for x in numbers(tree_leaves(found)))
 

@@ -179,19 +179,15 @@ def segment_of(ptr: Tensor, num_nodes: int | None = None) -> Tensor:
 
 
 def sum_segments(value: Tensor, ptr: Tensor) -> Tensor:
-    return reduce_segments(value, ptr, 'sum')
-
-
-def reduce_segments(value: Tensor, ptr: Tensor, reduce: str) -> Tensor:
-    """Return the sum or the maximum (at least 0) over the nodes of each segment, in float64."""
-    value = value.double() if reduce == 'sum' else value
+    """Return the sum over the nodes of each segment, in float64."""
+    value = value.double()
     if value.device.type != 'cpu':
-        # On a GPU, a single thread reduces a segment, so pieces of segments are reduced first.
+        # On a GPU, a single thread sums a segment, so pieces of segments are summed first.
         cuts = torch.arange(0, len(value), _NODES_AT_ONCE, device=ptr.device)
         piece_ptr = torch.cat([ptr, cuts]).sort().values
-        value = torch.segment_reduce(value, reduce, offsets=piece_ptr, axis=0, initial=0)
+        value = torch.segment_reduce(value, 'sum', offsets=piece_ptr, axis=0, initial=0)
         ptr = torch.searchsorted(piece_ptr, ptr)
-    return torch.segment_reduce(value, reduce, offsets=ptr, axis=0, initial=0).double()
+    return torch.segment_reduce(value, 'sum', offsets=ptr, axis=0, initial=0)
 
 
 def join_ptrs(ptrs: list[Tensor], sizes: Sequence[int]) -> Tensor:

@@ -33,6 +33,12 @@ class SampledGraph(BipartiteGraph):
         is_one = fixed is None and gate.stride(0) == 0
         self._edge_gate = gate if is_one else constant_of(gate, 1.)
 
+    @property
+    def csc(self) -> tuple[Tensor, Tensor, Tensor]:
+        # the gradient of the probabilities needs this order too
+        self._csc = self._edges.csc
+        return self._csc
+
     @cached_property
     def edge_prob(self) -> Tensor:
         """The probability with which each edge was drawn, ``[num_edges]``."""

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from graphattn._tensors import index_dtype
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.graphs.segments import reduce_segments, segment_of
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import MAX_DRAWS, bound_is_too_high, check_rate
 from graphattn.ops.sample.trials import share_bits
@@ -25,9 +24,9 @@ __all__ = ['MAX_EXPECTED', 'Draws', 'draw', 'thin']
 
 MAX_EXPECTED = 64  # expected draws of a task; one warp has registers for twice this number
 _MAX_TASKS = 2**22  # limit of tasks if they are more than the draws: most would draw nothing
-# Sizes that a program computes: draws, rows of multiply_rows, clusters at a time of _thin, and keys
-# and clusters of measure_keys.
-_DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS = 128, 4, 8, 16
+# Sizes that a program computes: draws, rows of rate_rows, clusters at a time of _thin, keys and
+# clusters of measure_keys, and keys at a time of sum_keys.
+_DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS, _KEYS_OF_A_SUM = 128, 4, 8, 16, 64
 # Number of draws per pair above which trials of all pairs are faster; and the time of a call and of
 # an entry of cumulative shares, in draws. The first two are measured on an H100 with 128 clusters.
 _FASTER_BELOW, _CALL, _TABLE_ENTRY = 0.07, 6e6, 1 / 8
@@ -65,44 +64,39 @@ class Draws:
     def __init__(self, model: FactorModel, generator: torch.Generator | None, *,
                  thins: bool = False):
         self.model, self._generator = model, generator
-        # Rows are multiples of 16 bytes, which a thread loads at once.
-        self.query, self.key_factor = (
-            F.pad(x.detach().to(model.dtype), (0, -model.num_clusters % 4)).contiguous()
-            for x in (model.mixed_query(), model.key_factor))
-        self.query_segment = model.segments.of_queries(model.num_queries)
-        self._num_pairs = model.segments.pairs_per_segment().sum()
-        self.bound = self.rate_multiplier = None
-        if thins:
-            peak = reduce_segments(self.key_factor, model.key_ptr, 'max')
-            self.bound = self._products(peak, 1)[:, 0] + model.exploration
-            self.rate_multiplier = _rate_multiplier(self.bound)
+        self.query, self.key_factor = (_with_aligned_rows(x.detach().to(model.dtype))
+                                       for x in (model.mixed_query(), model.key_factor))
+        # of the probabilities of each query, for thinning
+        self.bound = self.query.new_empty(model.num_queries, dtype=torch.double) if thins else None
         self._count(pieces=1)
 
     def _count(self, pieces: int) -> None:
         # each piece of the keys of a segment gets its own number of draws
-        self.pieces, self.piece_ptr = pieces, _cut(self.model.key_ptr, pieces)
-        self.mass = reduce_segments(self.key_factor, self.piece_ptr, 'sum')
-        explored = self.model.exploration * self.piece_ptr.diff().view(-1, pieces)
-        rate = self._products(self.mass, pieces) + explored[self.query_segment]
-        if self.rate_multiplier is not None:
-            rate *= self.rate_multiplier[:, None]
-        rate = torch.cat([rate.flatten(), rate.new_zeros(1)])
-        drawable = rate.nan_to_num(0., 0., 0.).clamp(0, MAX_DRAWS)  # changes only invalid rates
-        num_draws = torch.poisson(drawable, self._generator).long()
+        model, (num_queries, clusters) = self.model, self.query.shape
+        self.pieces, num_pieces = pieces, pieces * model.num_segments
+        self.mass = self.query.new_empty(num_pieces, clusters, dtype=torch.double)
+        is_bounded = pieces > 1 or self.bound is None  # already, or not at all
+        peak = None if is_bounded else torch.empty_like(self.mass)
+        _launch(sum_keys, (num_pieces, triton.cdiv(clusters, _KEYS)), self.key_factor,
+                model.key_ptr, self.mass, peak, pieces, CLUSTERS=clusters, KEYS=_KEYS_OF_A_SUM,
+                WIDTH=_KEYS)
+        programs = triton.cdiv(num_queries, _ROWS) * pieces
+        rate = self.mass.new_zeros(num_queries * pieces + 1)
+        sums, peaks = partial = self.mass.new_zeros(2, 2, programs + 1)
+        _launch(rate_rows, (programs,), self.query, *model.segments.ptrs, self.mass, peak,
+                self.bound, model.exploration, rate, partial, num_queries, pieces,
+                model.num_segments, programs, MOST=MAX_DRAWS, CLUSTERS=clusters,
+                WIDTH=triton.next_power_of_2(clusters), ROWS=_ROWS, SEGMENTS=self._segments)
+        drawn = torch.poisson(rate, self._generator)
+        num_draws = drawn.long()
         self.begin = num_draws.cumsum(0) - num_draws
-        bound = rate.new_zeros(1) if self.bound is None else torch.cat([rate[-1:], self.bound])
-        (self.expected, self.max_expected, self.highest_bound, self.num_pairs, self.most,
-         self.total) = torch.stack([x.double() for x in (
-             rate.sum(), rate.amax(), bound.amax(), self._num_pairs, num_draws.amax(),
-             self.begin[-1])]).tolist()
+        (self.expected, self.num_pairs, self.max_expected, self.highest_bound, self.most,
+         self.total) = torch.cat([sums.sum(1), peaks.amax(1), drawn.amax(0, keepdim=True),
+                                  self.begin[-1:]]).tolist()
 
-    def _products(self, table: Tensor, pieces: int) -> Tensor:  # [num_queries, pieces]
-        num_queries, clusters = self.query.shape
-        out = table.new_empty(num_queries, pieces)
-        _launch(multiply_rows, (triton.cdiv(num_queries, _ROWS) * pieces,), self.query, table,
-                self.query_segment, out, num_queries, pieces, CLUSTERS=clusters,
-                WIDTH=triton.next_power_of_2(clusters), ROWS=_ROWS)
-        return out
+    @property
+    def _segments(self) -> int:
+        return triton.next_power_of_2(self.model.num_segments)
 
     def check_bound(self) -> None:
         if not self.highest_bound < 1:
@@ -140,11 +134,11 @@ class Draws:
         most = max(triton.next_power_of_2(int(self.most)), 32)
         tasks = max(_DRAWS_OF_A_PROGRAM // most, 1)
         grid = triton.cdiv(num_tasks, tasks),
-        _launch(draw_keys, grid, self.query, self.key_factor, self.query_segment, self.piece_ptr,
-                self.mass, self._cdf(), self.begin, seed, self.rate_multiplier, model.exploration,
-                drawn, size, num_tasks, self.pieces, model.num_keys, CLUSTERS=clusters,
+        _launch(draw_keys, grid, self.query, self.key_factor, *model.segments.ptrs, self.mass,
+                self._cdf(), self.begin, seed, self.bound, model.exploration, drawn, size,
+                num_tasks, self.pieces, model.num_segments, model.num_keys, CLUSTERS=clusters,
                 WIDTH=triton.next_power_of_2(clusters), DTYPE=_TYPES[self.query.dtype],
-                TASKS=tasks, DRAWS=most, DEPTH=_CLUSTERS)
+                TASKS=tasks, DRAWS=most, DEPTH=_CLUSTERS, SEGMENTS=self._segments)
         end = size.cumsum(0) - size
         key = torch.empty(int(end[-1]), dtype=drawn.dtype, device=model.device)
         _launch(close_gaps, grid, drawn, self.begin, end, key, num_tasks, TASKS=tasks, DRAWS=most)
@@ -155,31 +149,22 @@ class Draws:
     def _cdf(self) -> Tensor:
         # int64 [k * num_keys + 1], shares relative to the sum over a piece of the keys
         num_keys, clusters = self.key_factor.shape
-        cdf = self.begin.new_zeros(clusters * num_keys + 1)
-        width = torch.empty_like(cdf[1:])
+        cdf = self.begin.new_empty(clusters * num_keys + 1)
         grid = triton.cdiv(num_keys, _KEYS), triton.cdiv(clusters, _KEYS)
-        _launch(measure_keys, grid, self.key_factor, self.mass,
-                segment_of(self.piece_ptr, num_keys), width, 2.**share_bits(self.mass.numel()),
-                num_keys, CLUSTERS=clusters, KEYS=_KEYS)
-        torch.cumsum(width, 0, out=cdf[1:])
-        return cdf
+        _launch(measure_keys, grid, self.key_factor, self.model.key_ptr, self.mass, cdf,
+                2.**share_bits(self.mass.numel()), num_keys, self.pieces, self.model.num_segments,
+                CLUSTERS=clusters, KEYS=_KEYS, SEGMENTS=self._segments)
+        return cdf.cumsum_(0)
 
 
 def _is_faster(num_draws: float, table_entries: int, num_pairs: float) -> bool:
     return num_draws + _CALL + _TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
-def _rate_multiplier(bound: Tensor) -> Tensor:
-    # -log(1 - bound) / bound, or infinite if the bound is not below 1
-    is_certain = ~(bound < 1)  # NaN too
-    low = bound.clamp(min=torch.finfo(bound.dtype).tiny).masked_fill(is_certain, 0.5)
-    return (-torch.log1p(-low) / low).masked_fill(is_certain, math.inf)
-
-
-def _cut(ptr: Tensor, pieces: int) -> Tensor:
-    number = torch.arange(pieces, device=ptr.device)
-    begin = ptr[:-1, None] + ptr.diff()[:, None] * number // pieces
-    return torch.cat([begin.flatten(), ptr[-1:]])
+def _with_aligned_rows(factor: Tensor) -> Tensor:
+    # Rows are multiples of 16 bytes, which a thread loads at once.
+    missing = -factor.size(1) % 4
+    return (F.pad(factor, (0, missing)) if missing else factor).contiguous()
 
 
 def _launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
@@ -192,19 +177,105 @@ def _launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *ar
 
 # Kernels #############################################################################
 
-kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'num_keys'])
+kernel = triton.jit(do_not_specialize=['num_rows', 'num_tasks', 'num_pieces', 'num_segments',
+                                       'num_programs', 'num_keys'])
 
 
 @kernel
-def multiply_rows(query, table, query_segment, out, num_rows, num_pieces, CLUSTERS: tl.constexpr,
-                  WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Kernel: write ``<query[row], table[segment and piece]>`` to ``out[row, piece]``."""
-    piece = tl.program_id(0) % num_pieces
-    row = (tl.program_id(0) // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    segment = tl.load(query_segment + row, mask=row < num_rows, other=0)
-    weight = _weights(query, table, row, segment * num_pieces + piece, row < num_rows, CLUSTERS,
-                      WIDTH)
-    tl.store(out + row * num_pieces + piece, tl.sum(weight, axis=1), mask=row < num_rows)
+def sum_keys(key_factor, key_ptr, mass, peak, num_pieces, CLUSTERS: tl.constexpr,
+             KEYS: tl.constexpr, WIDTH: tl.constexpr):
+    """Kernel: write the sum and the largest of the memberships of a piece of the keys of a
+    segment."""
+    # in WIDTH of the clusters; without a ``peak``, only the sum
+    number = tl.program_id(0).to(tl.int64)
+    begin, length = _piece(key_ptr, number // num_pieces, number % num_pieces, num_pieces)
+    cluster = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    total = tl.zeros([WIDTH], tl.float64)
+    highest = total
+    for first in range(0, length, KEYS):
+        key = first + tl.arange(0, KEYS)
+        factor = tl.load(key_factor + (begin + key)[:, None] * CLUSTERS + cluster[None, :],
+                         mask=(key < length)[:, None] & (cluster < CLUSTERS)[None, :],
+                         other=0).to(tl.float64)
+        total += tl.sum(factor, axis=0)
+        highest = tl.maximum(highest, tl.max(_largest_if_nan(factor), axis=0))
+    at = number * CLUSTERS + cluster
+    tl.store(mass + at, total, mask=cluster < CLUSTERS)
+    if peak is not None:
+        tl.store(peak + at, highest, mask=cluster < CLUSTERS)
+
+
+@kernel
+def rate_rows(query, query_ptr, key_ptr, mass, peak, bound, exploration: fp64, rate, partial,
+              num_rows, num_pieces, num_segments, num_programs, MOST: tl.constexpr,
+              CLUSTERS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+              SEGMENTS: tl.constexpr):
+    """Kernel: write the mean number of draws of some queries from a piece of the keys of their
+    segment."""
+    # With ``peak``, writes also bounds of their probabilities, which raise the rates. partial: the
+    # sums of rates and pairs, and the largest rate and bound, of each program
+    program = tl.program_id(0)
+    number = program % num_pieces
+    row = (program // num_pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    is_row = row < num_rows
+    segment = _segment_of(query_ptr, row, num_segments, SEGMENTS)
+    _, length = _piece(key_ptr, segment, number, num_pieces)
+    explore = tl.full((), exploration, tl.float64)
+    weight = _weights(query, mass, row, segment * num_pieces + number, is_row, CLUSTERS, WIDTH)
+    rate_i = tl.sum(weight, axis=1) + explore * length
+    bound_i = tl.zeros([ROWS], tl.float64)
+    if bound is not None:
+        if peak is not None:
+            weight = _weights(query, peak, row, segment, is_row, CLUSTERS, WIDTH)
+            bound_i = _largest_if_nan(tl.sum(weight, axis=1) + explore)
+            tl.store(bound + row, bound_i, mask=is_row)
+        else:
+            bound_i = tl.load(bound + row, mask=is_row, other=0)
+        rate_i *= _rate_multiplier(bound_i)
+    rate_i = tl.where(is_row, rate_i, 0)
+    drawable = tl.where(rate_i < float('inf'), rate_i, 0)  # only rates that are invalid change
+    tl.store(rate + row * num_pieces + number, tl.minimum(tl.maximum(drawable, 0), MOST),
+             mask=is_row)
+    columns = num_programs + 1
+    tl.store(partial + program, tl.sum(rate_i, axis=0))
+    tl.store(partial + columns + program, tl.sum(tl.where(is_row, length, 0), axis=0))
+    tl.store(partial + 2 * columns + program, tl.max(_largest_if_nan(rate_i), axis=0))
+    tl.store(partial + 3 * columns + program, tl.max(tl.where(is_row, bound_i, 0), axis=0))
+
+
+@triton.jit
+def _segment_of(ptr, node, num_segments, SEGMENTS: tl.constexpr):
+    # the last segment that begins at or before each node; SEGMENTS: the next power of two
+    segment = tl.zeros(node.shape, tl.int32)
+    step = SEGMENTS // 2
+    while step > 0:
+        further = segment + step
+        begin = tl.load(ptr + further, mask=further < num_segments, other=0)
+        segment = tl.where((further < num_segments) & (begin <= node), further, segment)
+        step //= 2
+    return segment
+
+
+@triton.jit
+def _piece(ptr, segment, number, num_pieces):
+    first = tl.load(ptr + segment)
+    length = tl.load(ptr + segment + 1) - first
+    begin = length * number // num_pieces
+    return first + begin, length * (number + 1) // num_pieces - begin
+
+
+@triton.jit
+def _rate_multiplier(bound):
+    # -log(1 - bound) / bound, accurate near 0 too, or infinite if the bound is not below 1
+    rest = 1 - bound
+    is_open = (rest > 0) & (rest < 1)
+    multiplier = tl.log(tl.where(is_open, rest, 0.5)) / tl.where(is_open, rest - 1, -0.5)
+    return tl.where(is_open, multiplier, tl.where(rest > 0, 1., float('inf')))
+
+
+@triton.jit
+def _largest_if_nan(x):
+    return tl.where(x == x, x, float('inf'))
 
 
 @triton.jit
@@ -217,46 +288,50 @@ def _weights(query, table, row, piece, is_row, CLUSTERS: tl.constexpr, WIDTH: tl
 
 
 @kernel
-def measure_keys(key_factor, mass, piece_of_key, width, scale: fp64, num_keys,
-                 CLUSTERS: tl.constexpr, KEYS: tl.constexpr):
-    """Kernel: write integer shares of keys in clusters to ``width``, ``[CLUSTERS, num_keys]``."""
-    # the part of the sum over the key's piece, times ``scale`` and rounded; mass: [num_pieces,
-    # CLUSTERS]
+def measure_keys(key_factor, key_ptr, mass, cdf, scale: fp64, num_keys, num_pieces, num_segments,
+                 CLUSTERS: tl.constexpr, KEYS: tl.constexpr, SEGMENTS: tl.constexpr):
+    """Kernel: write 0 to ``cdf``, and then integer shares of keys, ``[CLUSTERS, num_keys]``."""
+    # the part of the sum over the key's piece, times ``scale`` and rounded; mass: [pieces of all
+    # segments, CLUSTERS]
     key = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
     cluster = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     inside = (key < num_keys)[:, None] & (cluster < CLUSTERS)[None, :]
-    piece = tl.load(piece_of_key + key, mask=key < num_keys, other=0)
+    segment = _segment_of(key_ptr, key, num_segments, SEGMENTS)
+    first, length = _piece(key_ptr, segment, 0, 1)
+    # of all pieces that begin at or before the key, the last
+    piece = ((key - first + 1) * num_pieces - 1) // tl.maximum(length, 1) + segment * num_pieces
     factor = tl.load(key_factor + key[:, None] * CLUSTERS + cluster[None, :], mask=inside, other=0)
     total = tl.load(mass + piece[:, None] * CLUSTERS + cluster[None, :], mask=inside, other=1)
     share = factor.to(tl.float64) / tl.where(total > 0, total, 1) * scale
-    at = cluster.to(tl.int64)[:, None] * num_keys + key[None, :]
-    tl.store(width + at, tl.trans((share + 0.5).to(tl.int64)), mask=tl.trans(inside))
+    at = cluster.to(tl.int64)[:, None] * num_keys + key[None, :] + 1
+    tl.store(cdf + at, tl.trans((share + 0.5).to(tl.int64)), mask=tl.trans(inside))
+    tl.store(cdf, 0, mask=(tl.program_id(0) == 0) & (tl.program_id(1) == 0))
 
 
 @kernel
 def draw_keys(
-        query, key_factor, query_segment, piece_ptr, mass, cdf, begin, seed, multiplier,
-        exploration: fp64, drawn, size, num_tasks, num_pieces, num_keys, CLUSTERS: tl.constexpr,
+        query, key_factor, query_ptr, key_ptr, mass, cdf, begin, seed, bound, exploration: fp64,
+        drawn, size, num_tasks, num_pieces, num_segments, num_keys, CLUSTERS: tl.constexpr,
         WIDTH: tl.constexpr, DTYPE: tl.constexpr, TASKS: tl.constexpr, DRAWS: tl.constexpr,
-        DEPTH: tl.constexpr):
+        DEPTH: tl.constexpr, SEGMENTS: tl.constexpr):
     """Kernel: write the distinct keys of some tasks to ``drawn``, ascending, and their numbers."""
-    # With a rate ``multiplier``, only keys that thinning keeps. cdf: of Draws._cdf; begin: where
-    # the draws of each task begin; DRAWS: most of a task; DEPTH: clusters that thinning loads at
-    # once
+    # With a ``bound``, only keys that thinning keeps. cdf: of Draws._cdf; begin: where the draws of
+    # each task begin; DRAWS: most of a task; DEPTH: clusters that thinning loads at once
     task = tl.program_id(0).to(tl.int64) * TASKS + tl.arange(0, TASKS)
     is_task = task < num_tasks
     first = tl.load(begin + task, mask=is_task, other=0)
     num_draws = tl.load(begin + task + 1, mask=is_task, other=0) - first
     row = task // num_pieces
-    piece = tl.load(query_segment + row, mask=is_task, other=0) * num_pieces + task % num_pieces
-    first_key = tl.load(piece_ptr + piece, mask=is_task, other=0)
-    length = (tl.load(piece_ptr + piece + 1, mask=is_task, other=0) - first_key).to(tl.int32)
+    number = task % num_pieces
+    segment = _segment_of(query_ptr, row, num_segments, SEGMENTS)
+    first_key, length = _piece(key_ptr, segment, number, num_pieces)
+    length = length.to(tl.int32)
 
     draw = tl.arange(0, DRAWS)[None, :] + tl.zeros([TASKS, 1], tl.int32)
     inside = draw < num_draws[:, None]
     explore = tl.full((), exploration, tl.float64)
     cluster_bits, high_bits, low_bits, coin_bits = _random_bits(seed, task, draw)
-    weight = _weights(query, mass, row, piece, is_task, CLUSTERS, WIDTH)
+    weight = _weights(query, mass, row, segment * num_pieces + number, is_task, CLUSTERS, WIDTH)
     cluster, explores = _draw_clusters(weight, explore * length, cluster_bits, WIDTH)
     key_bits = (high_bits.to(tl.uint64) << 32) | low_bits
     key = _draw_keys(cdf + cluster.to(tl.int64) * num_keys + first_key[:, None], length[:, None],
@@ -267,9 +342,9 @@ def draw_keys(
     before = tl.gather(key, tl.maximum(draw - 1, 0), axis=1)
     kept = (key < beyond) & ((draw == 0) | (key != before))
     node = first_key[:, None] + key
-    if multiplier is not None:
-        multiplier_i = tl.load(multiplier + row, mask=is_task, other=1)
-        kept = _thin(kept, query, key_factor, explore, row, node, multiplier_i, coin_bits, CLUSTERS,
+    if bound is not None:
+        multiplier = _rate_multiplier(tl.load(bound + row, mask=is_task, other=0))
+        kept = _thin(kept, query, key_factor, explore, row, node, multiplier, coin_bits, CLUSTERS,
                      DTYPE, TASKS, DRAWS, DEPTH)
     place = first[:, None] + tl.cumsum(kept.to(tl.int32), axis=1) - 1
     tl.store(drawn + place, node.to(drawn.dtype.element_ty), mask=kept)
