@@ -309,7 +309,7 @@ def draw_hamiltonian(results: Results, graphs: dict[str, list[BipartiteGraph]]) 
     figure = Figure(figsize=(8.2, 4.6 * len(graphs)), layout='constrained')
     for (before, after), label in zip(figure.subplots(len(graphs), 2, squeeze=False), graphs):
         graph, result = graphs[label][0], results[label][0]
-        graph = graph if result.directed else graph | graph.transpose()
+        graph = graph | graph.transpose() if result.symmetrization == 'union' else graph
         _draw_edges(before, graph, np.arange(graph.num_queries), result.path)
         others = f', the first of {len(graphs[label])}' if len(graphs[label]) > 1 else ''
         before.set_title(fill(label + others, 45))

@@ -26,7 +26,6 @@ from analysis.result import (
     Results,
     has_one_column,
     meanings,
-    table_rows,
     with_values,
 )
 from analysis.spectrum import FULL_NODES
@@ -268,7 +267,7 @@ def _section(section: Section, names: Sequence[str] | None) -> str:
     if section.refusal:
         parts.append(f'<p><strong>Not asked:</strong> {escape(section.refusal)}</p>')
     if section.results:
-        rows, left_out = with_values(table_rows(section.results))
+        rows, left_out = with_values(section.results)
         parts.append(_table(_with_meanings(rows, section.results)))
         parts += [f'<p>{escape(left_out)}</p>'] if left_out else []
         parts += [f'<p>{escape(line)}</p>' for line in token_lines(section.results, names)]
