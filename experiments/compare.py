@@ -50,7 +50,11 @@ def compare(folders: Sequence[Path], out: Path) -> None:
         report(differ, 'options', out)
         print()
     report(metrics_of(runs), 'metrics', out)
-    report_figure(compared_curves({run.name: run.histories for run in runs}), 'curves', out)
+    curves = compared_curves(
+        {run.name: run.histories for run in runs},
+        {run.name: [summary.get('tested_after_epoch') for summary in run.summaries]
+         for run in runs})
+    report_figure(curves, 'curves', out)
 
 
 def read(folder: Path, name: str) -> Compared:

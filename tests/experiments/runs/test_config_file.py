@@ -156,7 +156,7 @@ def test_the_base_of_a_config_is_one_of_this_project(name, tmp_path):
         laid_over(path)
 
 
-INNER = "{model: {init_args: {model: {init_args: {encoder: {init_args: {NAME: 3}}}}}}}"
+INNER = "model: {init_args: {model: {init_args: {encoder: {init_args: {NAME: 3}}}}}}"
 
 
 @pytest.mark.parametrize('text, said', [
