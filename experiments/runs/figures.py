@@ -88,14 +88,14 @@ def compared_curves(runs: dict[str, list[list[dict[str, float]]]],
     figure = Figure(figsize=(13, 3.8 * num_rows), layout='constrained')
     panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
     for axes, name in zip(panels, names):
-        for colour, (run, histories) in zip(cycle(COLOURS), runs.items()):
+        for colour, style, (run, histories) in zip(cycle(COLOURS), cycle(STYLES), runs.items()):
             values = {}
             for row in chain.from_iterable(histories):
                 if name in row:
                     values.setdefault(row['epoch'], []).append(row[name])
             epochs = sorted(values)
-            axes.plot(epochs, [mean(values[epoch]) for epoch in epochs], color=colour, marker='.',
-                      label=run)
+            axes.plot(epochs, [mean(values[epoch]) for epoch in epochs], style, color=colour,
+                      marker='.', label=run)
             axes.fill_between(epochs, [min(values[epoch]) for epoch in epochs],
                               [max(values[epoch]) for epoch in epochs], color=colour, alpha=0.2,
                               linewidth=0)
