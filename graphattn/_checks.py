@@ -92,7 +92,8 @@ def check_choice(name: str, choice: str, choices: Collection[str]) -> None:
         raise TypeError(f"'{name}' must be a str (got {type(choice).__name__})")
     if choice not in choices:
         *others, last = map(repr, choices)
-        raise ValueError(f"'{name}' must be {', '.join(others)} or {last} (got {choice!r})")
+        raise ValueError(f"'{name}' must be {', '.join(others)} or {last} (got {choice!r})"
+                         f"{did_you_mean(choice, choices)}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
