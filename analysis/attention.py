@@ -26,6 +26,12 @@ class AttentionMatrix(Result):
     """Measures of an attention matrix A ``[query, key]``. A measure that does not apply to A is
     ``None``."""
 
+    ONLY = {f'up to {DENSE_TOKENS:,} tokens': ('effective_rank',),
+            f'up to {EXACT_UP_TO} queries and keys with edges': ('phi',),
+            'if there are as many keys as queries': (
+                'asymmetry', 'to_earlier', 'to_self', 'to_later', 'mean_distance',
+                'strong_components'),
+            'if strongly connected, or with --teleport': ('directed_gap',)}
     num_queries: int  #: The size of A, and the number of weights above 0.
     num_keys: int
     num_edges: int

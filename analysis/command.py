@@ -7,14 +7,12 @@ import inspect
 import io
 import json
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from jsonargparse import ArgumentError, Namespace
 from matplotlib.figure import Figure
 from scipy.sparse.linalg import ArpackError
 from tqdm import tqdm
@@ -25,6 +23,7 @@ from analysis.graph_files import read_graph_file
 from analysis.graphs import MAX_TOKENS, GraphLike, check_count, graph_of_pattern
 from analysis.result import Result, Results, scalar_names, table
 from experiments.runs.command import in_short
+from experiments.runs.command_line import Parser
 from experiments.signals import ending_signals, exit_on
 from graphattn.patterns import Full, parse
 from graphattn.style import in_style
@@ -80,16 +79,16 @@ def ask(
     run_or_exit(parser, run, arguments)
 
 
-def output_parser(name: str, endings: Sequence[str] = ENDINGS) -> ArgumentParser:
+def output_parser(name: str, endings: Sequence[str] = ENDINGS) -> Parser:
     """Return a parser with the option ``--out``, a folder or a file with one of ``endings``."""
-    parser = ArgumentParser(prog=f'graphattn {name}', exit_on_error=False)
+    parser = Parser(prog=f'graphattn {name}', exit_on_error=False)
     parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
                         help=f'a folder for results, or a file: {", ".join(endings)}')
     return parser
 
 
 def new_parser(name: str, pattern: str, n: int,
-               endings: Sequence[str] = ENDINGS) -> ArgumentParser:
+               endings: Sequence[str] = ENDINGS) -> Parser:
     """Return a parser with the options that all commands of ``analysis`` share, for graphs and for
     output."""
     parser = output_parser(name, endings)
@@ -143,7 +142,7 @@ def load(options: Namespace) -> tuple[Graphs, Names]:
     return graphs, None
 
 
-def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
+def run_or_exit(parser: Parser, run: Callable[[Namespace], None],
                 arguments: list[str] | None, endings: Sequence[str] = ENDINGS) -> None:
     """Parse the command line and run the command; on a user error, print one line and exit with
     status 2."""
@@ -163,19 +162,14 @@ def run_or_exit(parser: ArgumentParser, run: Callable[[Namespace], None],
     except Exception as error:
         if not isinstance(error, REFUSALS):
             raise
-        line = in_short(error)
-        line += _advice(line, parser) if isinstance(error, ArgumentError) else ''
-        print(f'{parser.prog}: error: {line}', file=sys.stderr)
+        print(f'{parser.prog}: error: {in_short(error)}{_advice(error)}', file=sys.stderr)
         sys.exit(2)
 
 
-def _advice(line: str, parser: ArgumentParser) -> str:
-    found = line.partition('unrecognized arguments: ')[2].partition(' ')[0]
-    if not found:
+def _advice(error: Exception) -> str:
+    found = str(error).partition('unrecognized arguments: ')[2].partition(' ')[0]
+    if not found or found.startswith('-'):
         return ''
-    if found.startswith('-'):
-        near = get_close_matches(found, re.findall(r'--[\w-]+', parser.format_usage()), 1)
-        return f'; did you mean {near[0]}?' if near else ''
     option = '--graph' if Path(found).is_file() else '--pattern'
     return f'; pass {option} {found}'
 

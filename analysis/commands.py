@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from experiments.runs.shipped import unknown
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -31,13 +32,8 @@ def main(arguments: list[str] | None = None) -> None:
     elif name in ('-h', '--help'):
         print(f'usage: python -m analysis COMMAND [--help] ...\n\ncommands: {", ".join(COMMANDS)}')
     else:
-        print(f'error: {_unknown("command", name, COMMANDS)}', file=sys.stderr)
+        print(f'error: {unknown("command", name, COMMANDS)}', file=sys.stderr)
         sys.exit(2)
-
-
-def _unknown(what: str, name: str, known: dict[str, object]) -> str:
-    near = get_close_matches(name.lower(), known, cutoff=0.5) or known
-    return f"no {what} {name!r}; did you mean {' or '.join(map(repr, near))}?"
 
 
 def _ask(name: str, arguments: list[str], question: str | None = None, **defaults: object) -> None:
@@ -190,7 +186,7 @@ def _figures(arguments: list[str]) -> None:
     def run(options: Namespace) -> None:
         if options.name not in {'all', *FIGURES}:
             raise ValueError(f"'name' must be the name of a figure: "
-                             f"{_unknown('figure', options.name, {'all': None, **FIGURES})}")
+                             f"{unknown('figure', options.name, ['all', *FIGURES])}")
         names = list(FIGURES) if options.name == 'all' else [options.name]
         if len(names) > 1 and options.out.suffix in endings:
             raise ValueError(f"'out' must be a folder for all figures (got {options.out})")

@@ -37,6 +37,8 @@ class Diffusion(Result):
     ``distance_bound`` are empty. The scalars derived from these fields are then ``None``.
     """
 
+    ONLY = {'with --spectra true': ('distance_at_last', 'imaginary', 'response_error',
+                                    'prediction_error', 'eigenvalue_shift')}
     num_tokens: int
     is_symmetric: bool
     teleport: float

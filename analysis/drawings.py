@@ -167,13 +167,18 @@ def draw_expander(results: Results) -> Figure:
     sweeps, ends = figure.subplots(2, 1, height_ratios=[3.2, height])
     for place, (label, samples) in enumerate(results.items()):
         _draw_sweeps(sweeps, samples, label, f'C{place}')
+        _draw_sides(sweeps, samples, 1 + 0.02 * (place + 1), f'C{place}')
         _draw_ends(ends, samples, len(results) - 1 - place, f'C{place}')
     sweeps.set(title='sweep along the second eigenvector', xlabel='fraction of the tokens in S',
-               ylabel='conductance of S', yscale='log', xlim=(0, 1))
+               ylabel='conductance of S', yscale='log', xlim=(0, 1 + 0.02 * (len(results) + 1)),
+               xticks=np.linspace(0, 1, 6))
+    sweeps.plot([], [], '|', color='0.3', markersize=14, markeredgewidth=3,
+                label="the least conductance of all S, within Cheeger's two sides")
+    for axis in sweeps.yaxis.set_major_formatter, sweeps.yaxis.set_minor_formatter:
+        axis(_as_number)
     sweeps.grid(which='both')
     ends.set(title='normalised Laplacian', xlabel='eigenvalue', xlim=(-0.05, 2.05),
-             yticks=range(len(results)), yticklabels=[''] * len(results),
-             ylim=(-0.6, len(results) - 0.4))
+             yticks=[], ylim=(-0.6, len(results) - 0.4))
     ends.grid(axis='x')
     marks = dict(zip(*ends.get_legend_handles_labels()[::-1]))  # without duplicates
     figure.legend(*sweeps.get_legend_handles_labels(), loc='outside lower left', ncols=2)
@@ -190,11 +195,18 @@ def _draw_sweeps(axes: Axes, samples: list[Result], label: str, color: str) -> N
                   linewidth=1.6 if len(samples) == 1 else 0.7,
                   marker='.' if share.size < 40 else None,
                   label=label if number == 0 else None)
+
+
+def _draw_sides(axes: Axes, samples: list[Result], place: float, color: str) -> None:
     sides = np.array([(sample.cheeger_below, sample.cheeger_above) for sample in samples
                       if sample.cheeger_below is not None]).reshape(-1, 2)
     if sides.size and sides.mean(axis=0)[0] > 0:
-        axes.axhspan(*sides.mean(axis=0), color=color, alpha=0.12, linewidth=0,
-                     label=f"Cheeger's two sides for {label}")
+        axes.vlines(place, *sides.mean(axis=0), color=color, linewidth=4)
+
+
+def _as_number(value: float, _: int) -> str:
+    leading = f'{value:.0e}'[0]
+    return f'{value:g}' if leading in '125' else ''
 
 
 def _draw_ends(axes: Axes, samples: list[Result], height: int, color: str) -> None:
@@ -230,6 +242,10 @@ def draw_mixing(results: Results) -> Figure:
                   key=lambda sample: len(sample.restart_bound))
     restart.plot(longest.restart_bound, '--', color='0.4',
                  label=f'bound (right: {1 - longest.teleport:.3g}$^{{t+1}}$)')
+    for axes in (plain, restart):
+        seen = [np.flatnonzero(np.asarray(line.get_ydata()) >= _LOWEST_DRAWN)
+                for line in axes.lines]
+        axes.set_xlim(0, 1 + max(steps.max(initial=1) for steps in seen))
     plain.set(title='Plain walk, to its stationary distribution', yscale='log',
               ylim=(_LOWEST_DRAWN, 1.5), xlabel='steps',
               ylabel='total variation from the worst start')
@@ -309,7 +325,7 @@ def draw_hamiltonian(results: Results, graphs: dict[str, list[BipartiteGraph]]) 
     figure = Figure(figsize=(8.2, 4.6 * len(graphs)), layout='constrained')
     for (before, after), label in zip(figure.subplots(len(graphs), 2, squeeze=False), graphs):
         graph, result = graphs[label][0], results[label][0]
-        graph = graph if result.directed else graph | graph.transpose()
+        graph = graph | graph.transpose() if result.symmetrization == 'union' else graph
         _draw_edges(before, graph, np.arange(graph.num_queries), result.path)
         others = f', the first of {len(graphs[label])}' if len(graphs[label]) > 1 else ''
         before.set_title(fill(label + others, 45))

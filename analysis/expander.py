@@ -34,6 +34,11 @@ class Expansion(Result):
     """Measures of the expansion of a graph. A measure that does not apply to the graph is
     ``None``."""
 
+    ONLY = {'of regular graphs': ('adjacency_gap', 'expander'),
+            'of simple regular graphs': ('second_modulus', 'ramanujan_bound', 'is_ramanujan'),
+            'of those of diameter 2 or more': ('alon_boppana_bound',),
+            f'up to {EXACT_UP_TO} tokens': ('exact_conductance', 'edge_expansion',
+                                            'vertex_expansion', 'inner_vertex_expansion')}
     num_nodes: int  #: Number of tokens n.
     symmetrization: str  #: How an edge without its reverse was treated.
     min_degree: float  #: Row sums of the symmetric A, self-loops counted once.

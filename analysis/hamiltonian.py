@@ -19,7 +19,13 @@ from scipy.sparse.csgraph import (
 )
 from tqdm import tqdm
 
-from analysis.graphs import GraphLike, as_graph, check_count, check_positive
+from analysis.graphs import (
+    GraphLike,
+    as_graph,
+    check_count,
+    check_positive,
+    describe_symmetrization,
+)
 from analysis.result import Result, TokenText, token_numbers
 from graphattn import BipartiteGraph
 
@@ -32,6 +38,7 @@ class HamiltonianPath(Result):
     """The answer to whether a graph has a Hamiltonian path, with the path, or with the reason why
     there is none."""
 
+    ONLY = {'': ('reason',)}
     #: True if a path exists, False if there is none, ``None`` if the answer is unknown.
     exists: bool | None
     method: str  #: The stage that found the answer, or the last stage that was tried.
@@ -39,7 +46,8 @@ class HamiltonianPath(Result):
     seconds: float
     #: int64 ``[n]``, the tokens in the order of the path; each step is a verified edge.
     path: np.ndarray | None = token_numbers()
-    directed: bool = True  #: False if edges were followed in both directions.
+    #: How an edge without its reverse was treated: union, followed in both directions, or none.
+    symmetrization: str = 'none'
 
 
 def hamiltonian_path(
@@ -99,7 +107,9 @@ def hamiltonian_path(
         _verify(path, graph, directed)
     if exists is None and reason is None:
         reason = f'no answer within {time_limit:g} s'
-    return HamiltonianPath(exists, method, reason, time.monotonic() - start, path, directed)
+    return HamiltonianPath(exists, method, reason, time.monotonic() - start, path,
+                           describe_symmetrization(graph.to_scipy(),
+                                                   'none' if directed else 'union'))
 
 
 def _check(graph: BipartiteGraph, directed: bool, time_limit: float, seed: int) -> None:

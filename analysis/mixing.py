@@ -39,6 +39,7 @@ class Mixing(Result):
     """The speed at which a random walk forgets its start: its distance from its limit after each
     step, and the same for the walk that restarts."""
 
+    ONLY = {'': ('reason',)}
     num_tokens: int
     starts: int  #: Number of tokens from which the walk was started; see ``all_starts``.
     all_starts: bool

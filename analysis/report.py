@@ -26,7 +26,6 @@ from analysis.result import (
     Results,
     has_one_column,
     meanings,
-    table_rows,
     with_values,
 )
 from analysis.spectrum import FULL_NODES
@@ -191,13 +190,14 @@ def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
     for axes, degree, title in ((of_queries, BipartiteGraph.in_degree, 'keys of a query'),
                                 (of_keys, BipartiteGraph.out_degree, 'queries of a key')):
         for number, (_, graph) in enumerate(shown):
-            axes.hist(degree(graph).numpy(), bins=40, histtype='step', color=f'C{number}',
-                      label=str(number))
-        axes.set(xlabel=title, ylabel='tokens')
-        axes.locator_params(axis='x', nbins=4, integer=True, min_n_ticks=1)
+            axes.plot(degree(graph).sort(descending=True).values, color=f'C{number}', label=number,
+                      linestyle=drawings.STYLES[number % len(drawings.STYLES)])
+        axes.set(title=title, xlabel='tokens, the most first', ylim=(0, None))
+        axes.locator_params(nbins=4, integer=True, min_n_ticks=1)
         axes.grid(alpha=0.3)
-        if len(pairs) > 1:
-            axes.legend(fontsize='small')
+    if len(pairs) > 1:
+        figure.legend(*of_keys.get_legend_handles_labels(), loc='outside lower center',
+                      ncols=len(shown))
     for axes in panels[:len(shown) + 2]:
         axes.set_box_aspect(1)
     for axes in panels[len(shown) + 2:]:
@@ -268,7 +268,7 @@ def _section(section: Section, names: Sequence[str] | None) -> str:
     if section.refusal:
         parts.append(f'<p><strong>Not asked:</strong> {escape(section.refusal)}</p>')
     if section.results:
-        rows, left_out = with_values(table_rows(section.results))
+        rows, left_out = with_values(section.results)
         parts.append(_table(_with_meanings(rows, section.results)))
         parts += [f'<p>{escape(left_out)}</p>'] if left_out else []
         parts += [f'<p>{escape(line)}</p>' for line in token_lines(section.results, names)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from numbers import Integral, Real
 from textwrap import shorten
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -61,6 +61,9 @@ class Result:
     """Base class of results: a frozen dataclass that prints its scalar fields as a table and
     converts to a dict."""
 
+    # The fields that only some graphs have, by the condition, or '' if no table need say it.
+    ONLY: ClassVar[dict[str, Sequence[str]]] = {}
+
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, object]:
         """Return all fields as a dict of JSON types; non-finite values become ``None``."""
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
@@ -109,7 +112,7 @@ Results = dict[str, list[Result]]
 
 def table(results: Results) -> str:
     """Return the scalars of results as a text table, with at most 50 results per label."""
-    rows, without = with_values(table_rows(results))
+    rows, without = with_values(results)
     if has_one_column(rows) and max(len(value) for _, value in rows) <= _WIDTH - _MEANING:
         meaning = meanings(results)
         firsts = [meaning.get(name, '').partition('. ')[0].rstrip('.') for name, _ in rows]
@@ -122,13 +125,18 @@ def table(results: Results) -> str:
     return f'{text}\n{without}' if without else text
 
 
-def with_values(rows: list[list[str]]) -> tuple[list[list[str]], str]:
-    """Return a table without the fields that no graph has, and a line that names them."""
-    are_fields = rows[0][0] == ''  # or else rows are segments
-    has_value = [not are_fields or set(row[1:]) != {cell(None)} for row in rows]
-    names = [row[0] for row, has in zip(rows, has_value) if not has]
-    return ([row for row, has in zip(rows, has_value) if has],
-            f'without a value: {", ".join(names)}' if names else '')
+def with_values(results: Results) -> tuple[list[list[str]], str]:
+    """Return the rows of a table without those of ``ONLY`` that no graph has, and a line that names
+    these with the reasons."""
+    rows = table_rows(results)
+    empty = {row[0] for row in rows if rows[0][0] == '' and set(row[1:]) == {cell(None)}}
+    left_out = {when: [title for name in names if (title := name.replace('_', ' ')) in empty]
+                for samples in results.values() for sample in samples
+                for when, names in sample.ONLY.items()}
+    said = '; '.join(f'{", ".join(titles)} (only {when})' for when, titles in left_out.items()
+                     if when and titles)
+    without = {title for titles in left_out.values() for title in titles}
+    return [row for row in rows if row[0] not in without], f'left out: {said}' if said else ''
 
 
 def table_rows(results: Results) -> list[list[str]]:

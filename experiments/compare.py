@@ -10,12 +10,12 @@ from __future__ import annotations
 import csv
 import os
 import statistics
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import Parser
 from experiments.runs.figures import compared_curves, report_figure
 from experiments.runs.inputs import flat
 from experiments.runs.one_run import CONFIG
@@ -50,7 +50,11 @@ def compare(folders: Sequence[Path], out: Path) -> None:
         report(differ, 'options', out)
         print()
     report(metrics_of(runs), 'metrics', out)
-    report_figure(compared_curves({run.name: run.histories for run in runs}), 'curves', out)
+    curves = compared_curves(
+        {run.name: run.histories for run in runs},
+        {run.name: [summary.get('tested_after_epoch') for summary in run.summaries]
+         for run in runs})
+    report_figure(curves, 'curves', out)
 
 
 def read(folder: Path, name: str) -> Compared:
@@ -115,7 +119,7 @@ def _history(path: Path) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__.split('\n\n')[0])
+    parser = Parser(description=__doc__.split('\n\n')[0], exit_on_error=False)
     parser.add_argument('runs', nargs='+', metavar='RUN', type=Path,
                         help='The folder of a run, or of the runs of --seeds.')
     parser.add_argument('--out', type=Path, default=Path('comparison'),

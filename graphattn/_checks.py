@@ -32,13 +32,13 @@ MAX_SIDE = 2**31 - 1
 MAX_HOPS = 10_000  # for more hops, use the limit, ``math.inf``
 
 
-def check_edge_index(edge_index: Tensor) -> None:
+def check_edge_index(edge_index: Tensor, name: str = 'edge_index') -> None:
     if hasattr(edge_index, 'stores'):  # PyG's Data and similar classes
-        raise TypeError(f"'edge_index' must be an int64 Tensor (got {type(edge_index).__name__}); "
+        raise TypeError(f"'{name}' must be an int64 Tensor (got {type(edge_index).__name__}); "
                         f"call BipartiteGraph.from_data(data) for a PyG Data")
-    check_integers('edge_index', edge_index)
-    check_has_numbers('edge_index', edge_index)
-    check_shape('edge_index', edge_index, (2, 'num_edges'),
+    check_integers(name, edge_index)
+    check_has_numbers(name, edge_index)
+    check_shape(name, edge_index, (2, 'num_edges'),
                 ', with keys in row 0 and queries in row 1')
 
 
@@ -92,7 +92,8 @@ def check_choice(name: str, choice: str, choices: Collection[str]) -> None:
         raise TypeError(f"'{name}' must be a str (got {type(choice).__name__})")
     if choice not in choices:
         *others, last = map(repr, choices)
-        raise ValueError(f"'{name}' must be {', '.join(others)} or {last} (got {choice!r})")
+        raise ValueError(f"'{name}' must be {', '.join(others)} or {last} (got {choice!r})"
+                         f"{did_you_mean(choice, choices)}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

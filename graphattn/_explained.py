@@ -60,6 +60,20 @@ def parameters_of(cls: type) -> dict[str, Parameter] | None:
     return found
 
 
+def check_override(cls: type, method: Callable, *keywords: str) -> None:
+    """Raise an error if a class has a method of this name that cannot be called as ``method``."""
+    name, own = method.__name__, vars(cls).get(method.__name__)
+    needed = [parameter.name for parameter in signature(method).parameters.values()
+              if parameter.kind == Parameter.POSITIONAL_OR_KEYWORD]
+    try:
+        if own is not None:
+            signature(own).bind(*needed, **dict.fromkeys(keywords))
+    except TypeError:
+        wanted = ', '.join([*needed, *(f'{keyword}=None' for keyword in keywords)])
+        raise TypeError(f"'{cls.__name__}.{name}' must be {name}({wanted}) "
+                        f"(got {name}({', '.join(signature(own).parameters)}))") from None
+
+
 def _constructors(cls: type) -> Iterator[Callable]:
     # each gets the ``**kwargs`` of the one before
     for base in cls.__mro__:

@@ -94,6 +94,11 @@ class Own(Pattern):
         raise NotImplementedError
 
 
+class Single(Pattern):
+    def edges(self, num_queries, num_keys, generator):
+        return None
+
+
 class OwnLayer(GraphAttention):
     def __init__(self, *args, **kwargs):
         self.mine = kwargs.pop('mine')
@@ -109,6 +114,32 @@ def test_classes_of_users_keep_their_arguments():
     assert layer(DATA.x, DATA.ptr).shape == (6, 8)
     with pytest.raises(TypeError, match="'pt' is not an argument"):
         layer(DATA.x, DATA.ptr, pt=3)
+
+
+@pytest.mark.parametrize('base, method, wanted', [
+    (Pattern, lambda self, n: n, 'edges(self, num_queries, num_keys, generator)'),
+    (GraphSource, lambda self, query, key, ptr: ptr,
+     'forward(self, query, key, ptr, generator=None)')])
+def test_a_method_of_users_has_the_arguments_that_it_is_called_with(base, method, wanted):
+    name = wanted.partition('(')[0]
+    with pytest.raises(TypeError) as refused:
+        type('Mine', (base,), {name: method})
+    given = ', '.join(inspect.signature(method).parameters)
+    assert str(refused.value) == f"'Mine.{name}' must be {wanted} (got {name}({given}))"
+
+
+class Nothing(GraphSource):
+    def forward(self, query, key, ptr, generator=None):
+        return None
+
+
+@pytest.mark.parametrize('call, match', [
+    (lambda: repr(Own()), "'Own' must be a dataclass.*class Own"),
+    (lambda: Single().build(3), r"'Single.edges\(\)' must be an int64 Tensor \(got NoneType"),
+    (lambda: GraphAttention(8, 2, Nothing())(DATA.x[:3], DATA.ptr[:2]), 'NoneType from Nothing')])
+def test_what_a_class_of_users_lacks_is_said(call, match):
+    with pytest.raises(TypeError, match=match):
+        call()
 
 
 def test_errors_within_a_call_stay_as_they_are():

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
-from jsonargparse import ArgumentError, ArgumentParser
 from jsonargparse.typing import restricted_number_type
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -30,7 +29,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from experiments.runs.command import run_or_exit
-from experiments.runs.command_line import with_short_summary
+from experiments.runs.command_line import Parser, with_short_summary
 from experiments.runs.figures import report_figure
 from graphattn.utils.files import check_folder
 from graphattn.utils.memory import within_free_memory
@@ -58,23 +57,20 @@ def run_benchmark(main: Callable[..., None], arguments: list[str] | None = None,
     else:
         arguments = words
     summary = with_short_summary(main).__doc__.partition('\n')[0]
-    parser = ArgumentParser(description=summary, exit_on_error=False,
+    parser = Parser(description=summary, exit_on_error=False,
                             epilog=f'Modes, as the first argument: {", ".join(modes)}.' if modes
                             else None)
     parser.add_function_arguments(main, skip={'quick'})
     parser.add_argument('--quick', action='store_true', help='Ends within a minute.')
 
     def run() -> None:
-        try:
-            options = parser.parse_args(arguments)
-            for name in vars(options):
-                if options[name] == []:
-                    raise ValueError(f"'{name}' must contain at least one value (got none)")
-            check_folder('out', options.out)
-            with within_free_memory():
-                main(**parser.instantiate(options).as_dict())
-        except (ArgumentError, MemoryError) as error:
-            raise ValueError(str(error)) from error
+        options = parser.parse_args(arguments)
+        for name in vars(options):
+            if options[name] == []:
+                raise ValueError(f"'{name}' must contain at least one value (got none)")
+        check_folder('out', options.out)
+        with within_free_memory():
+            main(**parser.instantiate(options).as_dict())
 
     run_or_exit(run)
 

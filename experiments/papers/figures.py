@@ -61,6 +61,7 @@ def panels_of(names: Sequence[str], title: str, size: tuple[float, float] = (4.,
     for axes, name in zip(panels, names):
         axes.set_title(name)
         axes.grid(alpha=.5)
+        axes.set_axisbelow(True)
     figure.suptitle(title)
     return figure, panels
 
@@ -91,7 +92,7 @@ def _by_name(draw: Callable, rows: list[dict], label: str, columns: Sequence[str
         for level, value in (levels or {}).get(name, {}).items():
             style = STYLES[lines.index(level) % len(STYLES)]
             axes.axvline(value, color='black', lw=1, ls=style, label=level)
-        axes.set(xlabel=column, yticks=range(len(names)), yticklabels=names)
+        axes.set(xlabel=column if panel else '', yticks=range(len(names)), yticklabels=names)
         axes.margins(x=0.25)
     panels[0].invert_yaxis()
     colours = [panels[0].scatter([], [], color=f'C{number}', label=kind)

@@ -10,10 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import get_type_hints
 
-from jsonargparse import ArgumentError, ArgumentParser
-
 from experiments.papers.study import Study, Table
 from experiments.runs.command import run_or_exit
+from experiments.runs.command_line import Parser
 
 
 def run(name: str, **options: object) -> None:
@@ -26,14 +25,11 @@ def run_words(name: str, *words: str) -> None:
     main = main_of(name)
     if not (kind := _options_of(main)):
         return main([*words])
-    parser = ArgumentParser(prog=f'graphattn study {name}', exit_on_error=False,
+    parser = Parser(prog=f'graphattn study {name}', exit_on_error=False,
                             description=import_module(main.__module__).__doc__)
     parser.add_argument('--config', action='config', help='a file of options')
     parser.add_class_arguments(kind, skip={'name'})
-    try:
-        options = parser.parse_args([*words]).as_dict()
-    except ArgumentError as error:
-        raise ValueError(str(error)) from error
+    options = parser.parse_args([*words]).as_dict()
     run(name, **{option: value for option, value in options.items() if option != 'config'})
 
 

@@ -24,6 +24,9 @@ def with_attention(arguments: Sequence[str]) -> list[str]:
     """Return the words of a command line with the config of ``--attention NAME``, and a folder of
     its own for the run, after the other configs."""
     names, rest = _taken('--attention', arguments)
+    if options := [word for word in rest if word.startswith('--attention.')]:
+        raise ValueError(f"'attention' is a name without options (got {options[0]}); pass those of "
+                         f"its source as --model.model.encoder.source.NAME")
     if not names:
         return rest
     configs, _ = _taken('--config', ['--config' if word == '-c' else word for word in rest])

@@ -1,12 +1,15 @@
-"""Messages and exit statuses of commands that fail."""
+"""Messages and exit statuses of commands that fail, and what their parsers refuse."""
 
 from __future__ import annotations
 
 import re
 import sys
+from argparse import ArgumentError
 from collections.abc import Callable
 from io import TextIOWrapper
+from pathlib import Path
 
+from experiments.runs.shipped import did_you_mean
 from experiments.signals import ending_signals, exit_on
 from graphattn.style import in_style
 from graphattn.utils.trust import importing, with_advice
@@ -24,6 +27,39 @@ WORDS = {
     KEY + r"Expected a <class '(\w+)'>": r"'\1' must be of type \2",
     KEY + r'Not of type PositiveInt: .+': r"'\1' must be a positive whole number",
     KEY: r"'\1': "}
+UNKNOWN = re.compile(r"(?:Group '([\w.]+)' does not accept option|Option) "
+                     r"'([\w.]+)'( is not accepted)?$")
+CLASS = re.compile(r"'([\w.]+)': Problem with given class_path '([\w.]+)'")
+REFUSED = re.compile(r"'([\w.]+)' is not an argument(; did you mean [^?]*\?|; there are [\w, ]*)")
+
+
+class Strict:
+    """A base of parsers that refuse abbreviations, and unknown names with those that are near."""
+
+    def __init__(self, *arguments: object, **options: object):
+        super().__init__(*arguments, **{'allow_abbrev': False} | options)
+
+    def error(self, message: str, *cause: Exception | None) -> None:
+        if found := re.match('unrecognized arguments: (--[^ =]+)[^;]*$', message):
+            message += did_you_mean(found[1], ['--import', *self._option_string_actions])
+        elif found := UNKNOWN.match(message):
+            message = self.refusal('.'.join(filter(None, found.groups()[:2])))
+        super().error(message, *cause)
+
+    def names(self) -> list[str]:
+        return [action.dest for action in self._actions if not action.dest.endswith('help')]
+
+    def refusal(self, name: str) -> str:
+        group = name.rpartition('.')[0]
+        known = [known for known in self.names() if known.rpartition('.')[0] == group]
+        advice = did_you_mean(name, known) or f'; there are {", ".join(known)}'
+        return f"'{name}' is not an argument{advice}"
+
+    def parse_path(self, path: str | Path, *arguments: object, **options: object) -> object:
+        try:
+            return super().parse_path(path, *arguments, **options)
+        except ArgumentError as error:
+            raise ArgumentError(None, f'{path}: {error}') from error
 
 
 def run_or_exit(command: Callable[[], object]) -> None:
@@ -37,7 +73,8 @@ def run_or_exit(command: Callable[[], object]) -> None:
     try:
         with ending_signals(), in_style(), importing(sys.argv) as sys.argv:
             command()
-    except (ImportError, MemoryError, OSError, OverflowError, TypeError, ValueError) as error:
+    except (ArgumentError, ImportError, MemoryError, OSError, OverflowError, TypeError,
+            ValueError) as error:
         print(f'error: {in_short(error)}', file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as interrupt:
@@ -54,4 +91,16 @@ def in_short(error: Exception) -> str:
     message = ' '.join(' '.join(lines).split())
     for theirs, ours in WORDS.items():
         message = re.sub(theirs, ours, message)
-    return message
+    return _of_the_last_class(message)
+
+
+def _of_the_last_class(message: str) -> str:
+    """Return the message of an argument that a class within classes refused, without those that it
+    is within, and without the other types that the class might have had."""
+    refused = REFUSED.search(message)
+    classes = CLASS.findall(message[:refused.start()]) if refused else []
+    if not classes:
+        return message
+    file = message[:CLASS.search(message).start()]
+    path = '.'.join([*(key for key, _ in classes), refused[1]])
+    return f"{file}'{path}' is not an argument of {classes[-1][1]}{refused[2]}"

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import cleandoc
 
-from jsonargparse import ArgumentError, auto_cli
+from jsonargparse import ArgumentParser, auto_cli
 
-from experiments.runs.command import run_or_exit
+from experiments.runs.command import Strict, run_or_exit
+
+
+class Parser(Strict, ArgumentParser):
+    """The parser of a command without configs of classes."""
 
 
 def run_function(function: Callable[..., object], as_positional: bool = True) -> None:
@@ -15,13 +19,8 @@ def run_function(function: Callable[..., object], as_positional: bool = True) ->
 
     An error exits with a message of one line, see :func:`~experiments.runs.command.run_or_exit`.
     """
-    def run() -> None:
-        try:
-            auto_cli(with_short_summary(function), as_positional=as_positional, exit_on_error=False)
-        except ArgumentError as error:
-            raise ValueError(str(error)) from error
-
-    run_or_exit(run)
+    run_or_exit(lambda: auto_cli(with_short_summary(function), as_positional=as_positional,
+                                 exit_on_error=False, parser_class=Parser))
 
 
 def with_short_summary(function: Callable) -> Callable:

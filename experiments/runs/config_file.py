@@ -12,6 +12,7 @@ import yaml
 from jsonargparse import Namespace, get_loader, set_dumper, set_loader
 from lightning.pytorch.cli import LightningArgumentParser
 
+from experiments.runs.command import Strict
 from experiments.runs.shipped import CONFIGS
 from graphattn.utils.reading import check_aliases, read_yaml
 from graphattn.utils.trust import importing_only
@@ -19,7 +20,7 @@ from graphattn.utils.trust import importing_only
 _load = get_loader('yaml')  # reads 1e-3 as a number, unlike a reader of YAML 1.1
 
 
-class Parser(LightningArgumentParser):
+class Parser(Strict, LightningArgumentParser):
     """A parser of configs and command lines that is faster than jsonargparse's.
 
     jsonargparse fills in the defaults of nested classes twice at each level, and parses their
@@ -39,9 +40,19 @@ class Parser(LightningArgumentParser):
                        **kwargs: Any) -> Namespace:
         if not self.is_nested and isinstance(cfg, dict):
             cfg = on_its_base(cfg)
+            self._check_names(cfg)
         # otherwise, obj overrides that namespace
         is_parsed = self.is_nested and not args and not kwargs
         return cfg if is_parsed else super()._apply_actions(cfg, *args, **kwargs)
+
+    def _check_names(self, config: dict[str, Any]) -> None:
+        known = self.names()
+        for name, value in config.items():
+            is_group = isinstance(value, dict) and any(dest.startswith(f'{name}.')
+                                                       for dest in known)
+            for path in [f'{name}.{key}' for key in value] if is_group else [name]:
+                if path not in known:
+                    raise TypeError(self.refusal(path))
 
 
 def bound_aliases() -> None:

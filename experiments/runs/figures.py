@@ -72,33 +72,43 @@ def training_curves(history: list[dict[str, float]], tested: int) -> Figure:
     return figure
 
 
-def compared_curves(runs: dict[str, list[list[dict[str, float]]]]) -> Figure:
-    """Plot the metrics of several runs by epoch, those on development data if there are any. Runs
-    of several seeds have the mean as a line, in a band from the least to the greatest value."""
+def compared_curves(runs: dict[str, list[list[dict[str, float]]]],
+                    tested: dict[str, list[int | None]]) -> Figure:
+    """Plot the metrics of several runs by epoch, those on development data if there are any, and
+    the mean density of all heads. Runs of several seeds have the mean as a line, in a band from the
+    least to the greatest value. A ring marks the ``tested`` epoch of each seed."""
     rows = [row for histories in runs.values() for history in histories for row in history]
     stage = 'val/' if any(name.startswith('val/') for row in rows for name in row) else 'train/'
+    for row in rows:
+        density = [row[name] for name in row if name.startswith(f'{stage}density/')]
+        row |= {f'{stage}density': mean(density)} if density else {}
     names = list(dict.fromkeys(name for row in rows for name in row
                                if name.startswith(stage) and '/density/' not in name))
     num_rows = max(1, -(-len(names) // CURVES_PER_ROW))
     figure = Figure(figsize=(13, 3.8 * num_rows), layout='constrained')
     panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
     for axes, name in zip(panels, names):
-        for colour, (run, histories) in zip(cycle(COLOURS), runs.items()):
+        for colour, style, (run, histories) in zip(cycle(COLOURS), cycle(STYLES), runs.items()):
             values = {}
             for row in chain.from_iterable(histories):
                 if name in row:
                     values.setdefault(row['epoch'], []).append(row[name])
             epochs = sorted(values)
-            axes.plot(epochs, [mean(values[epoch]) for epoch in epochs], color=colour, marker='.',
-                      label=run)
+            axes.plot(epochs, [mean(values[epoch]) for epoch in epochs], style, color=colour,
+                      marker='.', label=run)
             axes.fill_between(epochs, [min(values[epoch]) for epoch in epochs],
                               [max(values[epoch]) for epoch in epochs], color=colour, alpha=0.2,
                               linewidth=0)
+            rings = [(row['epoch'], row[name]) for epoch, history in zip(tested[run], histories)
+                     for row in history if row['epoch'] == epoch and name in row]
+            axes.plot(*zip(*rings or [(math.nan, math.nan)]), 'o', color=colour, markersize=9,
+                      fillstyle='none')
+        axes.plot([], [], 'o', color='grey', markersize=9, fillstyle='none', label='tested')
         of_epochs(axes, name.removeprefix(stage), max(row['epoch'] for row in rows))
     for axes in panels[len(names):]:
         axes.remove()
     if names:
-        panels[0].legend()
+        figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
     return figure
 
 

@@ -98,6 +98,7 @@ class RunFolder(Callback):
         self.is_training = False  # False if this process only evaluates
         self.has_steps = False  # False if the resumed run had already ended
         self.weights = {'epoch': 0, 'step': 0}  # of the tested weights
+        self.unsaid: list[str] = []  # until there is a checkpoint, from which no run repeats it
 
     def state_dict(self) -> dict:
         return {'history': self.history, 'evaluated': self.evaluated, 'seconds': self.seconds,
@@ -124,7 +125,15 @@ class RunFolder(Callback):
         self._start_epoch()  # which is resumed in its middle
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._say_epoch()
         self._start_epoch()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._say_epoch()
+
+    def _say_epoch(self) -> None:
+        while self.unsaid:
+            print(self.unsaid.pop(), flush=True)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking:
@@ -151,7 +160,7 @@ class RunFolder(Callback):
         if trainer.is_global_zero:
             write_whole(Path(trainer.default_root_dir) / 'metrics.csv', self._write_metrics)
             if trainer.progress_bar_callback is None and not sys.stdout.isatty():
-                print(epoch_line(row, trainer.max_epochs, seconds), flush=True)
+                self.unsaid.append(epoch_line(row, trainer.max_epochs, seconds))
             line = nearly_full(pl_module.model, _densities(row, 'train'))
             if line is not None and row['epoch'] == 1:
                 say(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -26,6 +26,9 @@ def attention_names(folder: Path) -> list[str]:
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
     """Return the message of an unknown name, with those that are near."""
-    close = get_close_matches(name, known)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-    return f'no {what} {name!r}; {hint}'
+    return f"no {what} {name!r}{did_you_mean(name, known) or '; there are ' + ', '.join(known)}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), 1)
+    return f'; did you mean {close[0]}?' if close else ''

@@ -245,8 +245,12 @@ class GraphAttention(nn.Module, Explained):
                              "source; pass a BipartiteGraph, or build the layer with 'source'")
         others = {} if memory_ptr is None else {'key_ptr': memory_ptr}
         others |= {} if placement is LOCAL else {'placement': placement}
-        return source(query, repeat_heads(key, self.heads) if source.per_head else key, ptr,
-                      generator=generator, **others)
+        graph = source(query, repeat_heads(key, self.heads) if source.per_head else key, ptr,
+                       generator=generator, **others)
+        if not isinstance(graph, BipartiteGraph | PairMask):
+            raise TypeError(f"'source' must return a BipartiteGraph or a PairMask (got "
+                            f"{type(graph).__name__} from {type(source).__name__})")
+        return graph
 
     def _check_graph(self, graph: BipartiteGraph | PairMask, placement: Placement,
                      tokens: tuple[Tensor, Tensor], ptrs: tuple[Tensor, Tensor | None]) -> None:

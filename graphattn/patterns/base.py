@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +21,7 @@ from graphattn._checks import (
     check_seed,
     check_size,
 )
-from graphattn._explained import Explained
+from graphattn._explained import Explained, check_override
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import (
     Rows,
@@ -65,6 +65,11 @@ class Pattern(Explained, ABC):
                 [1, 1, 1, 1],
                 [1, 0, 1, 1]], dtype=torch.int32)
     """
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        for method in Pattern.edges, Pattern.rows, Pattern.key_ranges:
+            check_override(cls, method)
 
     @abstractmethod
     def edges(self, num_queries: int, num_keys: int,
@@ -228,7 +233,7 @@ class Pattern(Explained, ABC):
             edges = self.edges(num_queries, num_keys, generator)
         else:
             edges = self.rows(queries, num_queries, num_keys, generator)
-        check_edge_index(edges)
+        check_edge_index(edges, f'{type(self).__name__}.edges()')
         return edges.to(torch.get_default_device())
 
     def contains(self, edges: Tensor, num_queries: int, num_keys: int,
@@ -254,9 +259,13 @@ class Pattern(Explained, ABC):
         return Difference(self, other) if isinstance(other, Pattern) else NotImplemented
 
     def __repr__(self) -> str:
+        kind = type(self).__name__
+        if not is_dataclass(self):
+            raise TypeError(f"'{kind}' must be a dataclass, which has a text and is compared by "
+                            f"value; write @dataclass(frozen=True, repr=False) above class {kind}")
         arguments = ((field, getattr(self, field.name)) for field in fields(self))
         given = [f'{field.name}={value!r}' for field, value in arguments if value != field.default]
-        return f'{type(self).__name__}({", ".join(given)})'
+        return f'{kind}({", ".join(given)})'
 
     def _repr_html_(self) -> str:
         graph = self.build(max(32, self.min_tokens), seed=0, device='cpu')

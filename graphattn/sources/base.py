@@ -19,7 +19,7 @@ from graphattn._checks import (
     check_shape,
     is_float,
 )
-from graphattn._explained import Explained
+from graphattn._explained import Explained, check_override
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -40,6 +40,10 @@ class GraphSource(nn.Module, Explained, ABC):
     per_head: bool = False
     heads: int | None = None
     max_length: int | None = None
+
+    def __init_subclass__(cls, **kwargs: Any):
+        check_override(cls, GraphSource.forward, 'generator')
+        super().__init_subclass__(**kwargs)
 
     @abstractmethod
     def forward(

@@ -145,4 +145,4 @@ def test_draws_samples_and_graphs_without_a_cut():
     samples = [expander(graph_of_pattern('RandomKeys(3)', 50, seed)) for seed in range(3)]
     figure = draw({'samples': samples, 'one': [expander(nx.empty_graph(1))],
                    'regular': [expander(nx.random_regular_graph(4, 40, seed=0))]})
-    assert len(figure.axes[0].get_lines()) == 4
+    assert sum(line.get_xdata().size > 0 for line in figure.axes[0].get_lines()) == 4

@@ -215,3 +215,8 @@ def test_command_without_direction(tmp_path):
         main([*arguments, '--directed', str(directed).lower()])
         saved = json.loads((tmp_path / 'hamiltonian.json').read_text())
         assert saved['vee.txt'][0]['exists'] is not directed
+        assert saved['vee.txt'][0]['symmetrization'] == ('none' if directed else 'union')
+    nx.write_edgelist(nx.Graph([(0, 1), (2, 1)]).to_directed(), tmp_path / 'vee.txt', data=False)
+    main(arguments)
+    assert json.loads((tmp_path / 'hamiltonian.json').read_text())['vee.txt'][0][
+        'symmetrization'] == 'not needed'

@@ -14,6 +14,7 @@ from jsonargparse.typing import PositiveInt
 from analysis.command import new_parser
 from analysis.command import run_or_exit as run_analysis
 from experiments.runs.command import in_short, run_or_exit
+from experiments.runs.command_line import Parser
 from experiments.signals import GO_ON, Ended
 
 ROOT = Path(__file__).parents[2]
@@ -103,3 +104,11 @@ def test_refusals_of_the_parser_are_in_our_words(kind, value, said):
     with pytest.raises(ArgumentError) as error:
         parser.parse_args([f'--name={value}'])
     assert in_short(error.value) == said
+
+
+def test_an_option_is_not_abbreviated():
+    parser = Parser(exit_on_error=False)
+    parser.add_argument('--tokens', type=int)
+    with pytest.raises(ArgumentError, match='--token 3; did you mean --tokens') as error:
+        parser.parse_args(['--token', '3'])
+    assert str(error.value).count('did you mean') == 1

@@ -4,7 +4,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.papers.figures import bars
-from experiments.papers.study import ACCURACY, SHIPPED, Table, Trained, over_seeds, source_option
+from experiments.papers.study import (
+    ACCURACY,
+    DENSITY,
+    SHIPPED,
+    Table,
+    Trained,
+    over_seeds,
+    source_option,
+)
 from graphattn.patterns import parse
 
 CONFIG = str(SHIPPED / 'digits' / 'bigbird.yaml')
@@ -38,4 +46,5 @@ def main(study: Patterns) -> Table:
     rows = [{'pattern': pattern, **over_seeds(study.along(pattern, seed)
                                               for seed in study.each(1, 3, 3))}
             for pattern in compared]
-    return Table(rows, bars(rows, 'pattern', ACCURACY, 'Test accuracy on handwritten digits'))
+    return Table(rows, bars(rows, 'pattern', [*ACCURACY, DENSITY],
+                            'Patterns on handwritten digits'))

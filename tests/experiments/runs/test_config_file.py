@@ -24,6 +24,7 @@ from experiments.data.sequences import SequenceSource
 from experiments.data.text.choice_files import ChoiceSource
 from experiments.data.text.document_files import DocumentSource
 from experiments.data.text.question_files import QuestionSource
+from experiments.runs.command import in_short
 from experiments.runs.config_file import Parser, bound_aliases, laid_over
 from graphattn.utils.reading import read_yaml as read_file
 
@@ -153,3 +154,26 @@ def test_the_base_of_a_config_is_one_of_this_project(name, tmp_path):
     path.write_text(yaml.safe_dump({'base': name}))
     with pytest.raises(ValueError, match="'base' must be the name of a config"):
         laid_over(path)
+
+
+INNER = "model: {init_args: {model: {init_args: {encoder: {init_args: {NAME: 3}}}}}}"
+
+
+@pytest.mark.parametrize('text, said', [
+    ('modle: {}', "'modle' is not an argument; did you mean model?"),
+    ('trainer: {max_epoch: 3}', "'trainer.max_epoch' is not an argument; did you mean "
+                                'trainer.max_epochs?'),
+    ('data: {init_args: {batch_sze: 3}}', "'data.batch_sze' is not an argument of "
+                                          'experiments.tasks.Text; did you mean batch_size?'),
+    (INNER.replace('NAME', 'chanels'), "'model.model.encoder.chanels' is not an argument of "
+                                       'graphattn.models.Encoder; did you mean channels?'),
+    (INNER.replace('NAME', 'source: {class_path: graphattn.BlockModelSource, init_args: {heads: 4, '
+                           'head_channels: 8, cluster: 4}}, x'),
+     "'model.model.encoder.source.cluster' is not an argument of graphattn.BlockModelSource; did "
+     'you mean clusters?')])
+def test_an_unknown_name_in_a_file_is_one_line(text, said, tmp_path):
+    path = tmp_path / 'mine.yaml'
+    path.write_text('base: text\n' + text)
+    with pytest.raises(ValueError) as error:
+        train.main(['fit', '--config', str(path), '--data.path', 'no.csv'])
+    assert in_short(error.value) == f'{path}: {said}'

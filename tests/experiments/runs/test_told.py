@@ -9,7 +9,7 @@ from torch import nn
 from experiments.modules.baseline import of_constant
 from experiments.runs.attention import nearly_full
 from experiments.runs.dead_heads import heads_without_edges
-from experiments.runs.figures import received_shares, training_curves
+from experiments.runs.figures import compared_curves, received_shares, training_curves
 from experiments.runs.run_folder import RunFolder, epoch_line
 from experiments.runs.summary import BASELINE_ACCURACY, BASELINE_MAE
 from graphattn.models import Encoder, SequenceClassifier
@@ -105,3 +105,20 @@ def test_the_mean_over_pixels_is_the_density(source, padding):
     if isinstance(source, LearnedMaskSource) and source.mode == 'soft' and padding is None:
         prob = source.logit.sigmoid()
         assert float(shares[0].mean()) == pytest.approx(float(prob.mean()), abs=.01)
+
+
+def test_compared_runs_have_their_density_and_a_ring_at_the_tested_epoch():
+    run = [{'epoch': epoch, 'val/f1': .5, 'val/density/layer0/head0': .2,
+            'val/density/layer0/head1': .1 * epoch} for epoch in (1, 2)]
+    of_f1, of_density = compared_curves({'run': [run]}, {'run': [2]}).axes
+    for axes, value in (of_f1, .5), (of_density, .2):
+        ring = axes.lines[1]
+        assert [*ring.get_xdata(), *ring.get_ydata()] == pytest.approx([2, value])
+
+
+def test_an_epoch_is_told_once_its_checkpoint_is_written(capsys):
+    folder = RunFolder()
+    folder.unsaid = ['epoch 1']
+    folder.on_train_end(None, None)
+    folder.on_train_end(None, None)
+    assert capsys.readouterr().out == 'epoch 1\n'
