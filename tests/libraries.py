@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from types import FunctionType, ModuleType
 
@@ -39,6 +40,9 @@ def _patch_once(interpreter: ModuleType) -> None:
     interpreter._patch_lang = patch_once
     interpreter._get_np_dtype = _cached_by_name(interpreter._get_np_dtype)
     _remember_shapes(language.core.block_type, language.core.tensor)
+    # Sums and products of integers would also be taken in 64 bits, for an assertion that is off.
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, sanitize_overflow=False)
 
 
 def _cached_by_name(dtype_of: Callable) -> Callable:
