@@ -39,7 +39,7 @@ def _patch_once(interpreter: ModuleType) -> None:
 
     interpreter._patch_lang = patch_once
     interpreter._get_np_dtype = _cached_by_name(interpreter._get_np_dtype)
-    _remember_shapes(language.core.block_type, language.core.tensor)
+    _remember_shapes(language.core)
     # Sums and products of integers would also be taken in 64 bits, for an assertion that is off.
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)
@@ -58,10 +58,11 @@ def _cached_by_name(dtype_of: Callable) -> Callable:
     return cached
 
 
-def _remember_shapes(block_type: type, tensor: type) -> None:
+def _remember_shapes(core: ModuleType) -> None:
     """Triton checks and names the shape of each tensor anew, for a third of the interpreter's time.
     """
-    first_type, first_tensor, types, shapes = block_type.__init__, tensor.__init__, {}, {}
+    first_type, first_tensor = core.block_type.__init__, core.tensor.__init__
+    equal, types, shapes = core.tuple.__eq__, {}, {}
 
     def new_type(self, element_ty, shape) -> None:
         # What is remembered holds the type of the elements, so that no other has its number.
@@ -79,4 +80,9 @@ def _remember_shapes(block_type: type, tensor: type) -> None:
         self.handle, self.type, self.dtype = handle, type, type.scalar
         self.shape, self.numel = shapes[sizes]
 
-    block_type.__init__, tensor.__init__ = new_type, new_tensor
+    def are_equal(self, other) -> object:
+        is_list = type(other) is list
+        return core.constexpr(self.values == other) if is_list else equal(self, other)
+
+    core.block_type.__init__, core.tensor.__init__ = new_type, new_tensor
+    core.tuple.__eq__ = are_equal

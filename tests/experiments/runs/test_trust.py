@@ -121,7 +121,8 @@ def run(finished, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(building, 'CALLS', 1_000)  # which layers without end would come to first
     yield tmp_path / 'run'
-    sys.modules.pop('hostile', None)
+    for name in 'hostile', 'mine':
+        sys.modules.pop(name, None)
 
 
 def entrances(run):
