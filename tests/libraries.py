@@ -59,8 +59,7 @@ def _cached_by_name(dtype_of: Callable) -> Callable:
 
 
 def _remember_shapes(core: ModuleType) -> None:
-    """Triton checks and names the shape of each tensor anew, for a third of the interpreter's time.
-    """
+    """Triton checks and names the shape of each tensor anew, a third of the interpreter's time."""
     first_type, first_tensor = core.block_type.__init__, core.tensor.__init__
     equal, types, shapes = core.tuple.__eq__, {}, {}
 
