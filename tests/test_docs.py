@@ -62,12 +62,6 @@ def test_every_file_that_is_named_exists(page):
 
 
 @pages
-def test_rows_of_tables_have_their_own_lines(page):
-    rules = [line for line in page.read_text().splitlines() if '|---' in line]
-    assert [line for line in rules if set(line) - set('|-: ')] == []
-
-
-@pages
 def test_every_picture_and_table_of_figures_has_its_command(page):
     text = page.read_text()
     captions = re.findall(r'^!\[.*\]\((.*)\)\n\n((?:.+\n)*)', text, re.M)

@@ -61,9 +61,11 @@ def test_commands_of_a_wheel_run_from_any_folder(programs, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('page', ['README', 'docs/analysis', 'docs/own_data'])
-def test_python_of_the_guides_runs_from_a_wheel_without_a_compiler(programs, tmp_path, page):
-    ended = run(programs, tmp_path, 'python', '-c', examples_of(ROOT / f'{page}.md'))
+def test_python_of_the_guides_runs_from_a_wheel_without_a_compiler(programs, tmp_path):
+    pages = [examples_of(ROOT / f'{page}.md') for page in ('README', 'docs/analysis',
+                                                           'docs/own_data')]
+    script = f"for page in {pages!r}: exec(page, {{'__name__': '__main__'}})"
+    ended = run(programs, tmp_path, 'python', '-c', script)
     assert ended.returncode == 0, ended.stderr
 
 

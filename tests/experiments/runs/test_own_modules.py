@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -93,14 +94,16 @@ COMMANDS = {
                                                                      '--n=32'])}
 
 
-@pytest.mark.parametrize('name', COMMANDS)
-def test_every_command_knows_what_is_imported_and_nothing_else(name, trained):
+OPTIONS = ['--import', 'mine'], ['--import=./mine.py']
+
+
+@pytest.mark.parametrize('name, option', [*zip(COMMANDS, cycle(OPTIONS))])
+def test_every_command_knows_what_is_imported_and_nothing_else(name, option, trained):
     run, words = COMMANDS[name]
     refused = command(trained, run, *words)
     assert refused.returncode == 2 and '--import' in refused.stderr.splitlines()[-1], refused
-    for option in ['--import', 'mine'], ['--import=./mine.py']:
-        ended = command(trained, run, *words, *option)
-        assert ended.returncode == 0 and ended.stdout.endswith('True\n'), ended
+    ended = command(trained, run, *words, *option)
+    assert ended.returncode == 0 and ended.stdout.endswith('True\n'), ended
 
 
 def test_a_missing_import_is_one_sentence(trained):

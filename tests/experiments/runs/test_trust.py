@@ -17,6 +17,7 @@ from experiments import load_run, predict, train
 from experiments.runs.checkpoints import LAST
 from experiments.runs.command import run_or_exit
 from experiments.runs.pretrained import pretrained_classifier
+from graphattn.utils import building
 from graphattn.utils.trust import trusting
 
 pytestmark = pytest.mark.slow
@@ -118,8 +119,10 @@ def run(finished, tmp_path, monkeypatch):
     (tmp_path / 'config.json').write_text('{}')
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(building, 'CALLS', 1_000)  # which layers without end would come to first
     yield tmp_path / 'run'
-    sys.modules.pop('hostile', None)
+    for name in 'hostile', 'mine':
+        sys.modules.pop(name, None)
 
 
 def entrances(run):
