@@ -3,7 +3,7 @@ layers that sample graphs, and samplers.
 
     python -m experiments.benchmarks.gpu
     python -m experiments.benchmarks.gpu --parts '[layers]'
-    python -m experiments.benchmarks.gpu --parts '[tiles, sweep]' --block 128
+    python -m experiments.benchmarks.gpu --parts '[tiles]' --block 128
     python -m experiments.benchmarks.gpu --quick --device cpu
 
 The lower bound for attention is the time in which the same GPU copies the vectors that the edges
@@ -24,12 +24,11 @@ from unittest.mock import patch
 import torch
 import triton.language as tl
 from jsonargparse.typing import PositiveInt
-from torch.profiler import ProfilerActivity, profile
+from torch import Tensor
 
 from experiments.benchmarks import attention, meshes
 from experiments.benchmarks.layer import bring_to_density, full_attention, train
-from experiments.benchmarks.measure import benchmark, interleave, progress, run_benchmark
-from experiments.benchmarks.sampler import block_model
+from experiments.benchmarks.measure import benchmark, interleave, progress, run_benchmark, seeded
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_probability
@@ -51,8 +50,6 @@ LENGTHS, DENSITIES = (4096, 8192, 16384, 32768), (0.0025, 0.01, 0.02, 0.05)
 CLUSTERS = 128
 PATTERNS = ('SlidingWindow(64)', 'SlidingWindow(256)', 'SlidingWindow(64) | GlobalTokens(64)',
             'RandomBlocks(3, 64)', 'RandomKeys(204)', 'RandomKeys(1024)')
-# Stages of the pipeline that loads tiles, and most registers of a thread.
-STAGES, REGISTERS = (1, 2, 3, 4), (128, 168, 255)
 # Masks and messages (edges x heads x channels) above these sizes would exceed a GPU's memory.
 MAX_PAIRS, MAX_MESSAGES = 2**30, 2**34
 
@@ -63,9 +60,8 @@ def main(
     channels: PositiveInt = 64,
     dtype: Literal['float32', 'bfloat16', 'float16'] = 'bfloat16',
     rounds: PositiveInt = 20,
-    parts: list[Literal['attention', 'rows', 'tiles', 'sweep', 'meshes', 'layers', 'profile',
-                        'sampling']] = (
-        'attention', 'rows', 'tiles', 'sweep', 'meshes', 'layers', 'profile', 'sampling'),
+    parts: list[Literal['attention', 'rows', 'tiles', 'meshes', 'layers', 'sampling']] = (
+        'attention', 'rows', 'tiles', 'meshes', 'layers', 'sampling'),
     block: Literal[64, 128] = 64,
     device: str = 'cuda',
     quick: bool = False,
@@ -83,7 +79,6 @@ def main(
         out: The folder of the tables.
     """
     shapes, grids, lengths, densities = SHAPES, meshes.MESHES, LENGTHS, DENSITIES
-    # The last is what the sweep is about.
     patterns, rows = [*product((4096, 16384), PATTERNS), (16384, 'RandomKeys(819)')], SHORT_ROWS
     if quick:
         patterns, rows = [(256, PATTERNS[0])], [(256, 4, 2)]
@@ -96,11 +91,8 @@ def main(
         'attention': [partial(of_attention, *shape, *setting) for shape in shapes],
         'rows': [partial(of_rows, *shape, *setting[1:]) for shape in rows],
         'tiles': [partial(of_tiles, n, pattern, *setting) for n, pattern in patterns],
-        'sweep': [partial(of_sweep, *patterns[-1], stages, registers, *setting)
-                  for stages, registers in product(STAGES, REGISTERS)],
         'meshes': [partial(meshes.measure, *grid, *setting) for grid in grids.items()],
         'layers': [partial(of_layers, *size, *setting) for size in drawn],
-        'profile': [partial(of_profile, *size, *setting[:-1]) for size in drawn],
         'sampling': [partial(of_sampling, *size, rounds) for size in drawn]}
     for part in parts:
         report([row for case in progress(cases[part], part) for row in case()], f'gpu_{part}', out)
@@ -181,15 +173,6 @@ def plan_anew(graph: BipartiteGraph, heads: int) -> None:
         plans.plan(indptr, column.clone(), graph.num_queries, heads, 8)
 
 
-def of_sweep(n: int, pattern: str, stages: int, registers: int, heads: int, channels: int,
-             dtype: torch.dtype, rounds: int) -> list[dict]:
-    """Return a row with the time of attention by tiles with other constants of its kernels."""
-    with (patch.object(attention_tiles, 'STAGES', stages),
-          patch.object(attention_tiles, '_FEW_REGISTERS', registers)):
-        row, = of_tiles(n, pattern, heads, channels, dtype, rounds)
-    return [{'stages': stages, 'registers': registers, **row}]
-
-
 def set_block(size: int) -> None:
     """Set the rows of a tile, before any kernel is compiled."""
     if size == plans.ROWS_OF_A_TILE:
@@ -209,50 +192,22 @@ def bytes_per_second(rounds: int) -> float:
 
 def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
               rounds: int) -> list[dict]:
-    """Return rows with the time of a training step of two layers: one that samples its graphs, and
-    one with full attention."""
-    times = interleave(steps_of_layers(n, density, heads, channels, dtype), rounds)
-    return [{'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
-             'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}]
-
-
-def steps_of_layers(n: int, density: float, heads: int, channels: int,
-                    dtype: torch.dtype) -> dict[str, Callable[[], None]]:
+    """Return a row with the time of a training step of a layer that samples its graphs, and of one
+    with full attention."""
     torch.manual_seed(0)
     source = BlockModelSource(heads, channels, CLUSTERS, exploration=0.)
     bring_to_density(source, density)
     layer = GraphAttention(heads * channels, heads, source)
-    x = torch.randn(n, heads * channels)
-    ptr = torch.tensor([0, n])
+    x, ptr = torch.randn(n, heads * channels), torch.tensor([0, n])
 
-    def step(forward) -> None:
+    def step(forward: Callable[[], Tensor]) -> None:
         with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float):
             train(layer, forward)
 
-    return {'sampled': lambda: step(lambda: layer(x, ptr)),
-            'full': lambda: step(lambda: full_attention(layer, x))}
-
-
-def of_profile(n: int, density: float, heads: int, channels: int,
-               dtype: torch.dtype) -> list[dict]:
-    """Return a row for each kernel and operation that takes a hundredth of a training step of a
-    block-model layer, the most expensive first: how often it runs, and milliseconds of the device
-    and of the host."""
-    step = steps_of_layers(n, density, heads, channels, dtype)['sampled']
-    for _ in range(3):
-        step()
-    has_gpu = torch.get_default_device().type == 'cuda'
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * has_gpu
-    with profile(activities=activities) as profiled:
-        step()
-        if has_gpu:
-            torch.cuda.synchronize()
-    rows = [{'n': n, 'density': density, 'name': event.key[:60], 'times': event.count,
-             'device ms': 1e-3 * event.self_device_time_total,
-             'host ms': 1e-3 * event.self_cpu_time_total} for event in profiled.key_averages()]
-    rows.sort(key=lambda row: -row['device ms'] - row['host ms'])
-    least = sum(row['device ms'] + row['host ms'] for row in rows) / 100
-    return [row for row in rows if row['device ms'] + row['host ms'] > least]
+    times = interleave({'sampled': lambda: step(lambda: layer(x, ptr)),
+                        'full': lambda: step(lambda: full_attention(layer, x))}, rounds)
+    return [{'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
+             'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}]
 
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
@@ -277,6 +232,15 @@ def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
     times = interleave(cases, rounds)
     return [{'n': n, 'density': density, **{f'{name} ms': 1e3 * seconds for name, seconds in
                                             times.items()}}]
+
+
+def block_model(n: int, density: float, clusters: int) -> FactorModel:
+    """Return a random FactorModel whose graphs have the expected density ``density``."""
+    generator = seeded()
+    query, key = torch.rand(2, n, clusters, generator=generator)
+    mixing = torch.rand(clusters, clusters, generator=generator).square()
+    mixing *= density * n**2 / float(FactorModel(query, mixing, key).expected_edges())
+    return FactorModel(*(x.requires_grad_() for x in (query, mixing, key)))
 
 
 if __name__ == '__main__':

@@ -25,7 +25,6 @@ from experiments.benchmarks.measure import (
     benchmark,
     elsewhere,
     held_bytes,
-    log_log,
     max_held_bytes,
     progress,
     start_peak_over,
@@ -63,11 +62,6 @@ def main(
         for name in (name for name in ('ns per edge and head', 'ns of memory') if name in row):
             row[f'{name}, times first'] = row[name] / rows[0][name]
     report(rows, 'scaling', out)
-    at = [row['n'] for row in rows]
-    log_log({'ms per step': (at, [row['step ms'] for row in rows]),
-             'peak MiB above the start': (at, [row['peak MiB'] for row in rows])},
-            'scaling', out, title=f'{edges}, {heads} heads of {channels}',
-            x='tokens', y='')
 
 
 def measure(n: int, pattern: Pattern, heads: int, channels: int, rounds: int) -> dict:
