@@ -44,7 +44,7 @@ from numba.core.event import install_listener
 
 from experiments.data.sequences import check_at_least
 from experiments.modules import Training
-from experiments.modules.baseline import Baseline
+from experiments.modules.measures import Baseline
 from experiments.runs.attention import fit_source, with_attention
 from experiments.runs.checkpoints import (
     BEST,

@@ -19,14 +19,12 @@ from torchmetrics.classification import (
 from torchmetrics.regression import MeanAbsoluteError
 
 from experiments.data.batch import NO_LABEL
-from experiments.modules.base import Training, check_numbers
+from experiments.modules.base import Training
 from experiments.modules.densities import densities
-from experiments.modules.means import Means
+from experiments.modules.measures import Means
 from graphattn import BipartiteGraph
 from graphattn.extension import cache_host_copies
 from graphattn.graphs import PairMask
-from graphattn.samplers import density_penalty
-from graphattn.sources import BlockModelSource
 
 Target = Literal['classes', 'labels', 'values']
 STAGES = 'train', 'val', 'test'
@@ -58,8 +56,6 @@ class GraphPrediction(Training):
         target (str): ``'classes'``, ``'labels'`` or ``'values'``.
         balanced (bool): Whether to weight each class by the share of the other classes in a batch,
             as for PATTERN and CLUSTER.
-        density_weight (float): Weight of the density of sampled graphs in the loss
-            (SBM-Transformer, Sec. 5.2).
         **kwargs: Arguments of :class:`experiments.modules.Training`.
 
     Raises:
@@ -68,21 +64,14 @@ class GraphPrediction(Training):
     """
 
     def __init__(self, model: nn.Module, target: Target = 'classes', balanced: bool = False,
-                 density_weight: float = 0., **kwargs):
+                 **kwargs):
         super().__init__(model, **kwargs)
         if target not in ('classes', 'labels', 'values'):
             raise ValueError(f"'target' must be 'classes', 'labels' or 'values' (got {target!r})")
         if balanced and target != 'classes':
             raise ValueError(f"'balanced' requires target='classes' (got target={target!r}); omit "
                              f"'balanced'")
-        check_numbers(density_weight=density_weight)
-        if density_weight < 0:
-            raise ValueError(f"'density_weight' must be at least 0 (got {density_weight})")
-        if density_weight and not any(isinstance(module, BlockModelSource)
-                                      for module in model.modules()):
-            raise ValueError("'density_weight' requires a model whose source is a "
-                             "BlockModelSource; omit 'density_weight' for other models")
-        self.target, self.balanced, self.density_weight = target, balanced, density_weight
+        self.target, self.balanced = target, balanced
         self.metrics = nn.ModuleDict({f'{stage}_': _metrics(target, model.out_channels)
                                       for stage in STAGES})
         self.means = {stage: Means() for stage in STAGES}
@@ -96,16 +85,7 @@ class GraphPrediction(Training):
     @cache_host_copies
     def training_step(self, batch: Data, batch_idx: int) -> Tensor:
         loss, graphs = self.evaluate(batch, 'train')
-        if self.density_weight > 0.:
-            penalty = torch.stack([density_penalty(graph) for graph in graphs]).mean()
-            loss = loss + self.density_weight * penalty
-        return loss + self.mask_penalty(graphs)
-
-    def validation_step(self, batch: Data, batch_idx: int) -> None:
-        self.evaluate(batch, 'val')
-
-    def test_step(self, batch: Data, batch_idx: int) -> None:
-        self.evaluate(batch, 'test')
+        return self.penalised(loss, graphs)
 
     def predict_step(self, batch: Data, batch_idx: int = 0) -> Tensor:
         """Return the predictions for a batch: the probability of each class or label, or the

@@ -17,14 +17,12 @@ from experiments.data.batch import QuestionBatch
 from experiments.data.text.answers import WORDS, agreement
 from experiments.modules.base import Training, check_numbers
 from experiments.modules.densities import densities
-from experiments.modules.gathered import gathered
-from experiments.modules.means import Means
+from experiments.modules.measures import Means, gathered
 from experiments.modules.text_inputs import (
     check_shares_a_pattern,
     graph_of_questions,
     segments_for,
 )
-from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
 from graphattn.extension import cache_host_copies
 from graphattn.graphs import PairMask
@@ -110,22 +108,14 @@ class QuestionAnswering(Training):
         self.register_buffer('threshold', torch.zeros(()))
         self.answered: list[Answered] = []
         self.means = Means()
-        if pretrained is not None:
-            load_encoder(model.encoder, pretrained)
-            self.pretrained_tokenizer = tokenizer_of(pretrained)
+        self.start_from(pretrained)
 
     @cache_host_copies
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:
         logits, graphs = self._logits(batch)
         loss = span_loss(logits, batch)
         self.log_means({'train/loss': loss}, batch.ptr.numel() - 1, prog_bar=True)
-        return loss + self.mask_penalty(graphs)
-
-    def validation_step(self, batch: QuestionBatch, batch_idx: int) -> None:
-        self._answer(batch)
-
-    def test_step(self, batch: QuestionBatch, batch_idx: int) -> None:
-        self._answer(batch)
+        return self.penalised(loss, graphs)
 
     def on_validation_epoch_end(self) -> None:
         answered = gathered(self.answered)
@@ -152,7 +142,7 @@ class QuestionAnswering(Training):
         return self.model(batch.tokens, batch.ptr, graph=graph, return_graphs=True,
                           segments=segments_for(encoder, batch.segments))
 
-    def _answer(self, batch: QuestionBatch) -> None:
+    def evaluate(self, batch: QuestionBatch, stage: str) -> None:
         num_windows = batch.ptr.numel() - 1
         if num_windows:
             logits, graphs = self._logits(batch)

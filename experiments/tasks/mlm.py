@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import lightning as L
 import numpy as np
 import torch
 from matplotlib.figure import Figure
@@ -26,7 +25,7 @@ from experiments.data.text.tokenizer import (
     train_tokenizer,
 )
 from experiments.runs.figures import mask_probabilities
-from experiments.tasks.batch_stream import BatchStream, ResumableLoader, batches_of_run
+from experiments.tasks.batch_stream import StreamedTask
 from experiments.tasks.tokenized import spread_of_lengths
 from graphattn.sources import LearnedMaskSource
 from graphattn.utils.files import write_whole
@@ -40,7 +39,7 @@ MIN_LENGTH = 8
 MASKED, REPLACED = 0.8, 0.1
 
 
-class MaskedLanguage(L.LightningDataModule):
+class MaskedLanguage(StreamedTask):
     r"""Sequences of a corpus, in which hidden tokens must be predicted::
 
         tokens    [CLS] the loss [MASK] zero . [SEP] it is lamp minimum . [SEP]
@@ -161,14 +160,13 @@ class MaskedLanguage(L.LightningDataModule):
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
     def train_dataloader(self) -> DataLoader:
-        # Batches are indexed over the whole run, so that the run can resume at any batch.
-        return self._loader('train', lambda: batches_of_run(self.trainer), shuffle=True)
+        return self._loader('train')
 
     def val_dataloader(self) -> DataLoader:
-        return self._loader('val', lambda: 0, shuffle=False)
+        return self._loader('val')
 
     def test_dataloader(self) -> DataLoader:
-        return self._loader('test', lambda: 0, shuffle=False)
+        return self._loader('test')
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
         """Draw the learned masks of a model (SparseBERT, Fig. 5 and 6), and return the figure by
@@ -212,14 +210,10 @@ class MaskedLanguage(L.LightningDataModule):
                          next_sentence=self.next_sentence, masked_share=self.masked_share,
                          seed=(self.seed, STAGES.index(stage)))
 
-    def _loader(self, stage: str, batches_done: Callable[[], int], shuffle: bool) -> DataLoader:
+    def _loader(self, stage: str) -> DataLoader:
         examples = self.examples[stage]
-        sampler = BatchStream(len(examples), self.batch_size, self.trainer.world_size,
-                              self.trainer.global_rank, seed=self.seed, shuffle=shuffle,
-                              batches_done=batches_done)
-        return ResumableLoader(examples, batch_size=None, sampler=sampler,
-                               num_workers=self.num_workers,
-                               pin_memory=self.trainer.strategy.root_device.type == 'cuda')
+        return self.streamed(examples, len(examples), is_training=stage == 'train',
+                             pin_memory=self.trainer.strategy.root_device.type == 'cuda')
 
     def _check_length(self, model: nn.Module) -> None:
         positions = model.encoder.position_embedding.num_embeddings

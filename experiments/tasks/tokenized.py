@@ -6,12 +6,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import lightning as L
 import numpy as np
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from experiments.data.sequences import check_at_least
 from experiments.data.text.tokenizer import (
@@ -19,18 +18,11 @@ from experiments.data.text.tokenizer import (
     load_tokenizer,
     train_tokenizer,
 )
-from experiments.tasks.batch_stream import (
-    BatchStream,
-    ResumableLoader,
-    batches_of_run,
-    each_once,
-)
+from experiments.tasks.batch_stream import Batches, StreamedTask
 from graphattn.utils.files import write_whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-BATCHES_IN_BUCKET = 32
 
 
 def spread_of_lengths(lengths: Sequence[int] | np.ndarray) -> str:
@@ -43,7 +35,7 @@ def spread_of_lengths(lengths: Sequence[int] | np.ndarray) -> str:
             f'25 % {quarter}, median {median}, 75 % {three}, 95 % {most}, longest {longest:,.0f}')
 
 
-class TokenizedTask(L.LightningDataModule):
+class TokenizedTask(StreamedTask):
     """Base class of text tasks: texts as token ids, in batches of similar length.
 
     The training order depends only on (``seed``, epoch), and batches are indexed over the whole
@@ -113,24 +105,9 @@ class TokenizedTask(L.LightningDataModule):
         """Return the tokenizer that was given, or the tokenizer that was trained for this task."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
-    def for_training(self, batches: Dataset, lengths: np.ndarray) -> DataLoader:
+    def for_training(self, make: Callable[[list[int]], Any], lengths: np.ndarray) -> DataLoader:
         """Return a loader of endless training batches of examples of similar length."""
-        # Batches are indexed over the whole run, so that the run can resume at any batch.
-        sampler = BucketStream(lengths, self.batch_size, self.trainer.world_size,
-                               self.trainer.global_rank, seed=self.seed, shuffle=True,
-                               batches_done=lambda: batches_of_run(self.trainer))
-        return ResumableLoader(batches, batch_size=None, sampler=sampler,
-                               num_workers=self.num_workers)
-
-    def longest_first(self, collate: Callable[[list[int]], tuple],
-                      lengths: np.ndarray) -> DataLoader:
-        """Return a loader that yields every example once over all processes, the longest first.
-
-        So if memory does not suffice, the first batch fails.
-        """
-        order = np.argsort(-lengths, kind='stable').tolist()
-        return DataLoader(order, self.batch_size, sampler=each_once(order, self.trainer),
-                          collate_fn=collate)
+        return self.streamed(Batches(make), len(lengths), lengths=lengths)
 
     @property
     def _trained_tokenizer(self) -> Path:
@@ -138,34 +115,3 @@ class TokenizedTask(L.LightningDataModule):
         for text in self.texts():
             digest.update(text.encode() + b'\0')
         return self.cache / f'tokenizer-{digest.hexdigest()}.json'
-
-
-class BucketStream(BatchStream):
-    """A stream of batches of documents of similar length.
-
-    So no process waits while another process computes longer documents.
-
-    A shuffled epoch is cut into pieces of a few batches, and each piece is sorted by length. Then
-    the batches are shuffled. The documents that are left out of the last batch are random.
-
-    Args:
-        lengths (np.ndarray): The length of each document, int64 ``[num_documents]``.
-        *args: Arguments of :class:`experiments.tasks.batch_stream.BatchStream` after
-            ``num_examples``.
-        **kwargs: Keyword arguments of :class:`experiments.tasks.batch_stream.BatchStream`.
-    """
-
-    def __init__(self, lengths: np.ndarray, *args, **kwargs):
-        super().__init__(len(lengths), *args, **kwargs)
-        self.lengths = lengths
-
-    def _order(self, epoch: int) -> np.ndarray:
-        order = super()._order(epoch)
-        size = self.batch_size * self.num_processes
-        whole = len(order) - len(order) % size
-        bucket = BATCHES_IN_BUCKET * size
-        pieces = [order[begin:min(begin + bucket, whole)] for begin in range(0, whole, bucket)]
-        by_length = [piece[np.argsort(self.lengths[piece], kind='stable')] for piece in pieces]
-        batches = np.concatenate([*by_length, order[:0]]).reshape(-1, size)
-        np.random.default_rng((self.seed, epoch, size)).shuffle(batches)
-        return np.concatenate([batches.ravel(), order[whole:]])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -16,7 +16,10 @@ from experiments.data.what_was_read import number_of, tell
 from graphattn.utils.reading import read_text
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
+
+
+Ids = TypeVar('Ids', list, np.ndarray)
 
 
 class SpecialTokens(NamedTuple):
@@ -33,6 +36,7 @@ NAMES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 ROBERTA_NAMES = ('<pad>', '<unk>', '<s>', '</s>', '<mask>')
 UNKNOWN = 'a \uffff'  # in no vocabulary
 TRAINING = 'training a tokenizer'
+AT_ONCE = 256  # texts to encode
 COVERAGE = 0.9999  # share of all characters that have a token; rarer characters become [UNK]
 
 
@@ -179,7 +183,16 @@ def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -
                      f"{', '.join(ROBERTA_NAMES)} ({source} lacks {', '.join(missing)})")
 
 
-def cut(texts: list[list[int]], room: int) -> list[list[int]]:
+def encoded(tokenizer: Tokenizer, texts: Iterable[str], name: str,
+            with_offsets: bool = False) -> Iterator[Encoding]:
+    """Yield the encodings of texts without special tokens; ``name`` is that of a progress bar."""
+    encode = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast
+    texts = iter(_watched(texts, name))
+    while some := list(islice(texts, AT_ONCE)):
+        yield from encode(some, add_special_tokens=False)
+
+
+def cut(texts: Sequence[Ids], room: int) -> list[Ids]:
     """Cut one or two texts to ``room`` tokens in total, at the end of the longer text, or of the
     second text in a tie."""
     if len(texts) == 1:

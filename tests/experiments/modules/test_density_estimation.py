@@ -12,7 +12,7 @@ from experiments.data.digits import DigitImages
 from experiments.data.sequences import SequenceData, SequenceSource
 from experiments.modules import DensityEstimation
 from experiments.modules.density_estimation import behind_start
-from experiments.modules.means import Means
+from experiments.modules.measures import Means
 from experiments.runs.sampling import sample
 from experiments.tasks import Images
 from graphattn.models import CausalLanguageModel, Encoder

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.modules.baseline import of_constant
+from experiments.modules.measures import of_constant
 from experiments.runs.attention import nearly_full
 from experiments.runs.dead_heads import heads_without_edges
 from experiments.runs.figures import received_shares, training_curves
