@@ -15,20 +15,22 @@ from graphattn._checks import check_kind
 from graphattn.functional.recursion import is_one_hop
 from graphattn.hugging_face.attention import graph_attention
 from graphattn.hugging_face.calls import entering_attention, entering_model, leaving_model
-from graphattn.hugging_face.heads import check_head_numbers, source_of_heads, without_heads
 from graphattn.hugging_face.lazy_mask import lazy_mask, lazy_mask_of_logits
 from graphattn.hugging_face.modules import (
     NAME,
     NAME_FOR_EAGER,
     along_graphs,
     attention_modules,
+    check_head_numbers,
     check_heads,
     choose,
     configured,
     heads_of,
     implementations,
     own_configs,
+    source_of_heads,
     warn_of_rest,
+    without_heads,
 )
 from graphattn.hugging_face.state import Attachment, check_unchanged
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter

@@ -13,10 +13,9 @@ from graphattn._checks import is_float
 from graphattn._tensors import is_autocast
 from graphattn.functional.drive import Placement, drive
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.hugging_face.calls import present_call
+from graphattn.hugging_face.calls import POINTERS, Packing, present_call
 from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.hugging_face.modules import NAME
-from graphattn.hugging_face.packing import POINTERS, Packing
 from graphattn.hugging_face.state import Attachment, diffusion_of
 from graphattn.layers.padded import (
     PairRules,

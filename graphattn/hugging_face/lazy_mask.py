@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from graphattn.hugging_face.calls import present_call
-from graphattn.hugging_face.packing import Packing
+from graphattn.hugging_face.calls import Packing, present_call
 from graphattn.layers.padded import PairRules
 from graphattn.placement.padded import PaddedTokens
 

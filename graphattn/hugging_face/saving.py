@@ -25,12 +25,16 @@ from torch import Tensor, nn
 from graphattn import sources
 from graphattn._checks import check_kind
 from graphattn.hugging_face.attaching import attach, attends, forget, kept
-from graphattn.hugging_face.heads import check_head_numbers
-from graphattn.hugging_face.modules import attention_modules, heads_of, implementations
+from graphattn.hugging_face.modules import (
+    attention_modules,
+    check_head_numbers,
+    heads_of,
+    implementations,
+)
 from graphattn.hugging_face.state import check_unchanged
 from graphattn.sources import GraphSource
 from graphattn.utils.building import BoundedBuilding
-from graphattn.utils.files import check_folder
+from graphattn.utils.files import as_path, check_folder
 from graphattn.utils.reading import read_json
 from graphattn.utils.schema import Between, check_schema
 
@@ -87,7 +91,7 @@ def save_attached(model: PreTrainedModel, folder: str | PathLike, **options: Any
     """
     from safetensors.torch import save_file
 
-    folder, base = _path(folder), _base(model)
+    folder, base = as_path('folder', folder), _base(model)
     check_unchanged(base)
     modules = attention_modules(base)
     attached = {name: module for name, module in modules.items() if attends(module)}
@@ -135,7 +139,7 @@ def load_attached(folder: str | PathLike, model: PreTrainedModel | None = None, 
         ValueError: The folder is damaged, or of another version, or names other classes; or
             ``model`` has other layers or heads.
     """
-    folder = _path(folder)
+    folder = as_path('folder', folder)
     manifest = _read(folder)
     kinds = [_kind(folder, layer, classes) for layer in manifest['layers']]
     tensors = _read_tensors(folder, manifest)
@@ -155,12 +159,6 @@ def load_attached(folder: str | PathLike, model: PreTrainedModel | None = None, 
         forget(base)
         raise _damaged(folder, error) from error
     return model
-
-
-def _path(folder: str | PathLike) -> Path:
-    if not isinstance(folder, str | PathLike):
-        raise TypeError(f"'folder' must be a str or a PathLike (got {type(folder).__name__})")
-    return Path(folder)
 
 
 def _base(model: nn.Module) -> nn.Module:

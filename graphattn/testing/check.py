@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.testing.call import LAYOUTS, Kernel
+from graphattn.testing.call import FORMS, LAYOUTS, Kernel
 from graphattn.testing.checks import CHECKS, Setting
-from graphattn.testing.forms import FORMS
 from graphattn.testing.report import Report, WrongAttention, name_of
 from graphattn.testing.run import Examiner, Trial, run_apart, run_here
 from graphattn.testing.supports import Supports
