@@ -155,10 +155,7 @@ class TrainCLI(LightningCLI):
             auto_configure_optimizers=False, load_from_checkpoint_support=False)
 
     def setup_parser(self, *arguments: Any) -> None:
-        """Build the parser of the command, or take it from an earlier run in this process.
-
-        All runs of a process share this parser, because it takes a tenth of a second to build.
-        """
+        """Build the parser, a tenth of a second, or take it from an earlier run in this process."""
         if self.command not in _PARSERS:
             super().setup_parser(*arguments)
             self.parser.is_nested = False
@@ -384,12 +381,7 @@ def _check_name(folder: str | Path) -> None:
 
 
 def _check_trainer(options: Namespace) -> None:
-    """Raise an error for options of the trainer that Lightning accepts, but that fail later.
-
-    Lightning divides by some of these options. Gradients that are clipped to a negative norm point
-    uphill. Lightning cannot order data that order their own batches. Without a test, there would be
-    no summary.
-    """
+    """Raise an error for options that Lightning accepts, but that fail later or do harm."""
     for name, least in (('accumulate_grad_batches', 1), ('check_val_every_n_epoch', 1),
                         ('gradient_clip_val', 0)):
         if options[name] is not None:
@@ -408,11 +400,8 @@ def _check_trainer(options: Namespace) -> None:
 
 
 def _check_callbacks(given: list[Callback], callbacks: list[Callback]) -> None:
-    """Raise an error if a checkpoint could not store the averaged weights or the state of the
-    user's callbacks ``given``.
-
-    No two of all ``callbacks`` may have the same key in a checkpoint.
-    """
+    """Raise an error if a checkpoint could not store averaged weights, or the state of the
+    callbacks ``given`` under different keys."""
     if any(isinstance(callback, StochasticWeightAveraging) for callback in given):
         raise ValueError("'trainer.callbacks' must not contain StochasticWeightAveraging, because "
                          "no checkpoint contains the averaged weights that would be tested; use "
@@ -440,8 +429,7 @@ def _check_seeds(command: str, options: Namespace) -> None:
 
 
 def _data_filling(options: Namespace) -> L.LightningDataModule | None:
-    """Return the data module if it has a method ``fill_options``, and ``None`` otherwise. The
-    method is called first, and writes options of the run that follow from the data."""
+    """Return the data module if it has a method ``fill_options``, which is called first."""
     kind = locate(options.data.class_path) if options.get('data') else None
     if not hasattr(kind, 'fill_options'):
         return None

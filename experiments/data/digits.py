@@ -39,12 +39,7 @@ class DigitImages(SequenceSource):
 
 
 def split_digits(path: str | None = None) -> list[np.ndarray]:
-    """Return the rows of :func:`read_digits` in three arrays: for training, development and
-    testing.
-
-    The parts are 1,257 rows for training, 180 for development and 360 for testing. The split is
-    fixed and stratified.
-    """
+    """Return the rows for training, development and testing, by a fixed, stratified split."""
     from sklearn.model_selection import train_test_split
 
     data = read_digits(path or files('sklearn.datasets.data') / 'digits.csv.gz')
@@ -55,8 +50,7 @@ def split_digits(path: str | None = None) -> list[np.ndarray]:
 
 
 def read_digits(path: str | Path) -> np.ndarray:
-    """Read a digits file, and return its rows, int64 ``[num_images, 65]``. A row has the 64 grey
-    levels of an image, and then its class."""
+    """Read a digits file as rows of 64 grey levels and the class, int64 ``[num_images, 65]``."""
     path = Path(str(path))
     with readable(f"'path' cannot be read: {path}",
                   "'path' must be a CSV file, gzipped if its name ends in .gz"):

@@ -120,8 +120,7 @@ class GeneratedListOps(SequenceSource):
                         f"widen this range")
 
     def _chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield chunks of random trees, endlessly. A chunk depends only on its number, not on the
-        process that draws it."""
+        """Yield chunks of random trees endlessly, each of which depends only on its number."""
         workers = torch.get_num_threads()
         with ThreadPoolExecutor(workers) as pool:
             first = 0
@@ -154,8 +153,7 @@ def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, 
 
 @jit()
 def draw_tree(rng, tokens, max_depth, max_args):
-    """Write a random tree into the array ``tokens``, and return its length. The length is
-    ``len(tokens)`` if the tree does not fit."""
+    """Write a random tree into ``tokens``, and return its length, ``len(tokens)`` if too long."""
     missing = np.zeros(max_depth + 1, np.int64)  # arguments of the open operator at each depth
     depth = length = 0
     while length < len(tokens):

@@ -41,8 +41,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Iterable[np.ndarray], label: Iterable[int]) -> Sequences:
-        """Return some arrays of ids, ``[length]`` each, as Sequences with the given labels. All
-        arrays have the same dtype."""
+        """Return arrays of ids of one dtype, ``[length]`` each, as Sequences with labels."""
         sequences = [np.zeros(0, np.uint8), *sequences]
         ptr = np.cumsum([len(sequence) for sequence in sequences])
         return cls(np.concatenate(sequences), ptr, np.asarray(label, dtype=np.int64))
@@ -76,8 +75,7 @@ class SequenceSource(ABC):
 
     @abstractmethod
     def read(self, max_length: int) -> SequenceData:
-        """Return all sequences, cut at ``max_length`` tokens. Every call returns the same
-        sequences."""
+        """Return all sequences, the same in every call, cut at ``max_length`` tokens."""
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
         """Yield the name of each unlabelled example in a file, and the ids of its one or two
@@ -99,12 +97,8 @@ class LabelledSequences(NamedTuple):
 
 def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
             classes: list[str] | None, seed: int) -> SequenceData:
-    """Divide labelled sequences into training, development and test parts, and replace labels by
-    indices of classes.
-
-    A part that is missing gets a tenth of the training part, see
-    :func:`experiments.data.labels.stratified`.
-    """
+    """Divide sequences into three parts, of which one that is missing gets a tenth of the training
+    part, and replace labels by indices of classes."""
     names = class_names(parts['train'].labels, classes, parts['train'].source)
     all_parts = {name: Sequences.of(part.sequences,
                                     class_numbers(part.labels, names, part.where))
@@ -120,8 +114,7 @@ def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
 
 
 def check_at_least(least: int, **sizes: int) -> None:
-    """Raise an error unless each keyword argument is at least ``least``. The error names the
-    argument."""
+    """Raise an error that names the argument unless each is at least ``least``."""
     for name, size in sizes.items():
         if size < least:
             raise ValueError(f"'{name}' must be at least {least} (got {size})")

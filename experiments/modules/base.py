@@ -147,17 +147,12 @@ class Training(L.LightningModule):
             self.pretrained_tokenizer = tokenizer_of(pretrained)
 
     def targets(self, batch: object, stage: str) -> Tensor | None:
-        """Return the classes ``[num_examples]`` of a batch, or its values
-        ``[num_examples, num_values]``, for a baseline that predicts a constant. ``None``, the
-        default, if the metrics are of another kind."""
+        """Return the classes or values of a batch, if any, for a baseline of a constant."""
         return None
 
     def log_means(self, values: dict[str, Tensor], weight: int | Tensor, *,
                   prog_bar: bool = False) -> None:
-        """Log values that are means over ``weight`` examples of a batch.
-
-        Lightning averages the values over the epoch and over all processes, weighted by ``weight``.
-        """
+        """Log means over ``weight`` examples, for averages over the epoch and all processes."""
         # Lightning divides by the mean of the processes' weights. If weights are integers, it
         # rounds this mean.
         exact = torch.as_tensor(weight, dtype=torch.float64)
@@ -181,10 +176,7 @@ class Training(L.LightningModule):
         return loss
 
     def parameter_groups(self) -> list[dict]:
-        """Return the parameters that AdamW optimises, as a list of groups with their options.
-
-        A group may set its own ``lr`` and ``weight_decay``.
-        """
+        """Return the groups of parameters for AdamW, which may set ``lr`` and ``weight_decay``."""
         masks = [source.logit for source in self.mask_sources]
         others = [p for p in self.parameters() if not any(p is mask for mask in masks)]
         groups = [

@@ -47,8 +47,7 @@ class Classification(Training):
 
     def evaluate(self, batch: TokenBatch,
                  stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Compute the loss of a batch and log the metrics. Return the loss and the graph of each
-        layer."""
+        """Log the metrics of a batch, and return its loss and the graph of each layer."""
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
         num_labels = (batch.label != NO_LABEL).sum()
         loss = F.cross_entropy(logits, batch.label, reduction='sum') / num_labels.clamp(min=1)

@@ -61,8 +61,7 @@ class DocumentClassification(DevReport, Classification):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
-    """Return the metrics of a classifier with ``num_classes`` classes: accuracy, micro F1 and macro
-    F1. Macro F1 is the mean over classes that occur in labels or predictions."""
+    """Return the metrics of a classifier with ``num_classes`` classes."""
     return MetricCollection({
         'accuracy': MulticlassAccuracy(num_classes, average='micro'),
         'micro_f1': MulticlassF1Score(num_classes, average='micro'),

@@ -126,11 +126,7 @@ class FineTuning(DevReport):
                   f'{best[metric]:.4f} after the best epoch, {best["epoch"]}')
 
     def predict_step(self, batch: TextBatch, batch_idx: int = 0) -> Tensor:
-        """Return the predictions of the model for a batch.
-
-        They are the probability of each class, ``[num_examples, num_classes]``, or the score of
-        each example, ``[num_examples, 1]``.
-        """
+        """Return the probability of each class, or the score, of each example of a batch."""
         output, _ = self._output(batch)
         return output.softmax(dim=-1) if self.task.classes else output
 
@@ -164,8 +160,7 @@ class FineTuning(DevReport):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
-    """Return the metrics of a task. If ``num_classes`` is 0, these are metrics of scores instead of
-    classes."""
+    """Return the metrics of a classifier with ``num_classes`` classes."""
     if not num_classes:
         with warnings.catch_warnings():
             # the metric warns that it keeps all scores, but these are few

@@ -104,8 +104,7 @@ class GraphPrediction(Training):
 
     def evaluate(self, batch: Data, stage: str
                  ) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Compute the loss of a batch and update the metrics of a stage. Return the loss and the
-        graph of each layer."""
+        """Log the metrics of a batch, and return its loss and the graph of each layer."""
         out, graphs = self.model(batch, return_graphs=True)
         out, y = _counted(batch, stage, out, self.target)
         loss = self.loss(out, y)
@@ -117,11 +116,7 @@ class GraphPrediction(Training):
         return loss, graphs
 
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
-        """Return the mean loss of outputs ``[num_examples, out_channels]`` over all targets that
-        are not missing.
-
-        The loss is 0 if all targets are missing.
-        """
+        """Return the mean loss of outputs over the targets that are not missing, or 0."""
         is_given = _is_given(y)
         out, y = out[is_given], y[is_given]
         if not len(y):
@@ -157,10 +152,7 @@ class GraphPrediction(Training):
 
 
 def _counted(batch: Data, stage: str, out: Tensor, target: Target) -> tuple[Tensor, Tensor]:
-    """Return the outputs and the targets of the nodes or graphs that count in a stage.
-
-    Classes are int64 ``[num_examples]``, and labels or values are ``[num_examples, out_channels]``.
-    """
+    """Return the outputs and the targets of the nodes or graphs that count in a stage."""
     y = batch.y
     is_class = target == 'classes'
     if y.numel() != (len(out) if is_class else out.numel()) or is_class and y.is_floating_point():
@@ -184,11 +176,7 @@ def _is_given(y: Tensor) -> Tensor:
 
 
 def _or_missing(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return outputs and targets unchanged. If there are none, return one output with a missing
-    target.
-
-    The reason is that each process must update its metrics, even if none of its nodes count.
-    """
+    """Return outputs and targets, or one that is missing, for the metrics of each process."""
     if len(y):
         return out, y
     missing = torch.nan if y.is_floating_point() else NO_LABEL

@@ -90,10 +90,7 @@ class LanguageModelling(Training):
         return loss, graphs
 
     def _loss(self, name: str, logits: Tensor, target: Tensor, size: int) -> Tensor:
-        """Return the cross-entropy of a task, and log it together with the accuracy under ``name``.
-
-        The loss is 0 if there is nothing to predict.
-        """
+        """Return the cross-entropy of a task, 0 without tokens, and log it as ``name``."""
         loss = F.cross_entropy(logits, target, reduction='sum') / max(1, size)
         accuracy = (logits.argmax(dim=-1) == target).sum().float() / max(1, size)
         self.log_means({f'{name}_loss': loss, f'{name}_accuracy': accuracy}, size)

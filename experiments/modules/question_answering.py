@@ -219,8 +219,7 @@ def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
 
 
 def best_threshold(answered: list[Answered]) -> float:
-    """Return the threshold with the best mean F1. An answer is predicted if its margin is at most
-    the threshold, and otherwise no answer."""
+    """Return the margin up to which answers are predicted for the best mean F1."""
     rows = sorted(answered, key=lambda row: row.margin)
     gain = np.cumsum([0., *(row.scores[1] - row.scores_of_none[1] for row in rows)])
     margins = np.array([-math.inf, *(row.margin for row in rows)])

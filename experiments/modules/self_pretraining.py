@@ -47,10 +47,7 @@ class SelfPretraining(Classification):
 
 
 def next_tokens(tokens: Tensor, ptr: Tensor, padding_token: int | None = None) -> Tensor:
-    """Return for each token the token that follows in the same sequence, int64 ``[num_tokens]``.
-
-    The last token of a sequence and padding have no next token, which ``NO_LABEL`` marks.
-    """
+    """Return the next token of each token, int64 ``[num_tokens]``, or ``NO_LABEL``."""
     is_last = tokens.new_zeros(len(tokens) + 1, dtype=torch.bool).index_fill(0, ptr[1:], True)[1:]
     is_padding = tokens == (NO_LABEL if padding_token is None else padding_token)
     return tokens.roll(-1).masked_fill(is_last | is_padding, NO_LABEL)

@@ -196,11 +196,7 @@ def what_is_kept(checkpoints: Path) -> str:
 
 
 def newest_good(path: Path) -> Path:
-    """Return the path of the newest checkpoint from which training can be resumed.
-
-    It is ``path``. If ``path`` is a ``last.ckpt`` that is damaged or missing, it is the
-    ``previous.ckpt`` beside it.
-    """
+    """Return ``path``, or ``previous.ckpt`` if it is a damaged or missing ``last.ckpt``."""
     try:
         _check_resumable(path)
     except (OSError, ValueError) as error:

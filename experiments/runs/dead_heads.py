@@ -12,14 +12,11 @@ LEARNED = BlockModelSource, LearnedMaskSource
 
 
 def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str]:
-    r"""Return the names of the heads that have lost all, or nearly all, of their edges. Edges that
-    exploration adds do not count.
+    r"""Return the names of the heads that have lost nearly all of their edges, beside those of
+    exploration.
 
-    In a block model with exploration :math:`\delta`, these are the heads whose density without
-    exploration is at most :math:`0.1 \, \delta`. In training, exploration then adds at least ten of
-    eleven of their edges. With :math:`\delta = 0`, they are the heads without edges. In a learned
-    mask, they are the heads whose mask keeps no pair. Fixed edges count as kept, so heads of
-    patterns are never in the list.
+    In a block model with exploration :math:`\delta`, their density without exploration is at most
+    :math:`0.1 \, \delta`; in a learned mask, they keep no pair. Fixed edges count as kept.
     """
     learned = [module for module in model.modules() if isinstance(module, LEARNED)]
     # The source of each layer. Attached models have other layers, and one kind of sources.

@@ -13,11 +13,8 @@ NEEDS = {'tensorboard': 'tensorboard', 'wandb': 'wandb'}
 
 
 def new_logger(name: LoggerName, folder: Path, *, is_resumed: bool) -> Logger:
-    """Return a logger that writes into ``folder/name``.
-
-    CSVLogger overwrites its file, so a resumed run logs to a new subfolder, ``version_0``,
-    ``version_1`` and so on.
-    """
+    """Return a logger that writes into ``folder/name``, or a subfolder ``version_N`` of a resumed
+    run, because CSVLogger overwrites its file."""
     package = NEEDS.get(name)
     if package is not None and find_spec(package) is None:
         raise ImportError(f"'logger' {name!r} requires a package that is not installed: pip "

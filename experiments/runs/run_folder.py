@@ -273,8 +273,7 @@ def _check_schedules(trainer: L.Trainer) -> None:
 
 
 def _metrics(trainer: L.Trainer, stage: str) -> dict[str, float]:
-    """Return the metrics of a stage by name. For training, metrics without a stage in their name
-    are included."""
+    """Return the metrics of a stage by name; those without a stage are of training."""
     return {name: float(value) for name, value in trainer.callback_metrics.items()
             if name.startswith(f'{stage}/')
             or stage == 'train' and not name.startswith('val/') and name != LOST}

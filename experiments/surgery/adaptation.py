@@ -43,11 +43,8 @@ class Adaptation(NamedTuple):
 
 def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
           teacher: nn.Module | None = None, state: Path | None = None) -> list[float]:
-    """Train all parameters of a model that require a gradient.
-
-    If the file ``state`` exists, the training continues from it with the same results as without an
-    interruption. If the training in the file is finished, the model is loaded and not trained.
-    """
+    """Train the parameters of a model that require a gradient, from the file ``state`` on, with the
+    same results as without an interruption."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=0.)
     losses: list[float] = []
@@ -104,8 +101,7 @@ def _schedule(step: int, steps: int) -> float:
 
 
 def _batch(count: int, settings: Adaptation, step: int) -> Tensor:
-    """Return the indices of the sequences in a training step, int64 ``[batch_size]``. They depend
-    only on the seed and the step."""
+    """Return the indices of the sequences in a step, which depend only on the seed and the step."""
     generator = np.random.default_rng((settings.seed, step))
     return torch.from_numpy(generator.choice(count, min(settings.batch_size, count),
                                              replace=False))

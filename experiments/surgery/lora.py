@@ -18,8 +18,7 @@ def check_lora(rank: int) -> None:
 
 
 def with_adapters(model: nn.Module, rank: int, seed: int = 0) -> Any:
-    """Add low-rank adapters to all linear layers of a model. From then on, only the adapters are
-    trained."""
+    """Add low-rank adapters to all linear layers of a model, and train only them."""
     from peft import LoraConfig, get_peft_model
 
     with torch.random.fork_rng(devices=[]):

@@ -62,8 +62,7 @@ class BatchStream(DistributedSampler):
         self.lengths = lengths  # of examples, so that each batch has some of similar length
 
     def set_epoch(self, epoch: int) -> None:
-        """Do nothing. Lightning passes the number of the epoch, but the epoch follows from
-        ``batches_done``."""
+        """Do nothing, because the epoch follows from ``batches_done``."""
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_examples, self.batch_size * self.num_processes)

@@ -67,8 +67,7 @@ class Glue(L.LightningDataModule):
 
     @property
     def classes(self) -> list[str]:
-        """Return the names of the classes in order. The list is empty if the task predicts a
-        score."""
+        """Return the names of the classes in order; none if the task predicts a score."""
         return list(TASKS[self.task].classes)
 
     @cached_property

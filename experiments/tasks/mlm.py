@@ -304,8 +304,7 @@ class _Examples(Dataset):
 
     def _mask(self, tokens: np.ndarray,
               rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Hide some of ``tokens`` in place, as BERT does. Return the positions of the hidden tokens
-        and their original ids."""
+        """Hide some of ``tokens`` in place, as BERT does, and return their places and ids."""
         candidates = np.flatnonzero(~self.is_special[tokens])
         count = min(len(candidates), max(1, round(self.masked_share * len(tokens))))
         selected = np.sort(rng.choice(candidates, count, replace=False))
@@ -318,8 +317,7 @@ class _Examples(Dataset):
 
 
 def _shorten(tokens: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Return ``tokens`` cut to ``size`` tokens. Each removed token is taken from a random end, as
-    in BERT."""
+    """Return ``tokens`` cut to ``size`` tokens at random ends, as in BERT."""
     excess = len(tokens) - size
     if excess <= 0:
         return tokens

@@ -163,10 +163,7 @@ class EncodedQuestions:
                 if (tokens := tokens_of(self.texts[self.text_of[number][context]][1], begin, end))]
 
     def answers_in(self, window: int) -> tuple[list[tuple[int, int]], bool]:
-        """Return the answers in a window, and whether the window also contains a part of an answer.
-
-        An answer is a pair of its first and last token, as positions in the window.
-        """
+        """Return the answers in a window, and whether it also has a part of an answer."""
         whole, has_part, begin, end = [], False, self.begin[window], self.end[window]
         before = 2 + len(self.asked[self.question[window]]) - begin
         for context, first, last in self.answers[self.question[window]]:
@@ -178,10 +175,7 @@ class EncodedQuestions:
         return whole, has_part
 
     def to_learn(self, learn_empty: bool) -> np.ndarray:
-        """Return the indices of the windows to train on, an int64 array.
-
-        A warning lists the questions whose answers are in no window.
-        """
+        """Return the indices of the windows to train on; warn of questions without any."""
         found = [self.answers_in(window) for window in range(len(self.question))]
         has_whole = np.array([bool(whole) for whole, _ in found], dtype=bool)
         is_empty = np.array([not whole and not has_part for whole, has_part in found], dtype=bool)
@@ -265,10 +259,7 @@ def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and the last token that overlap the characters from ``begin`` to ``end``.
-
-    The result is ``None`` if these characters are blanks, or if the tokenizer drops them.
-    """
+    """Return the first and the last token that overlap the characters, or ``None``."""
     first = int(np.searchsorted(offset[:, 1], begin, side='right'))
     last = int(np.searchsorted(offset[:, 0], end, side='left')) - 1
     return (first, last) if first <= last else None

@@ -62,8 +62,7 @@ class DocumentSource(ABC):
 
     @abstractmethod
     def read(self) -> Collection:
-        """Return all documents of the source and their classes. Every call returns the same
-        documents."""
+        """Return all documents of the source and their classes."""
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,7 @@ COVERAGE = 0.9999  # share of all characters that have a token; rarer characters
 
 
 def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
-    """Train a WordPiece tokenizer on texts, like bert-base-uncased's.
-
-    Words are lower-cased, stripped of accents and split at punctuation. The special tokens come
-    first: [PAD] = 0, [UNK] = 1, [CLS] = 2, [SEP] = 3, [MASK] = 4. Training is deterministic.
-    """
+    """Train a WordPiece tokenizer like bert-base-uncased's on texts, without chance."""
     from tokenizers import BertWordPieceTokenizer
 
     letters = _letters(_watched(texts(), 'counting letters'))
@@ -65,11 +61,7 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
 
 
 def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
-    """Train a byte-pair tokenizer on texts, like roberta-base's.
-
-    The tokenizer is lossless: a text can be restored from its tokens, byte for byte. The special
-    tokens come first: <s> = 0, <pad> = 1, </s> = 2, <unk> = 3, <mask> = 4.
-    """
+    """Train a lossless byte-pair tokenizer like roberta-base's on texts."""
     from tokenizers import Tokenizer
     from tokenizers.decoders import ByteLevel as Decoder
     from tokenizers.models import BPE
@@ -94,12 +86,8 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
 
 
 def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
-    """Return an iterable over ``texts`` that shows a progress bar called ``name`` in a terminal if
-    it takes longer than a second.
-
-    A caller that passes the iterable to compiled code must keep a reference to it. Otherwise Python
-    closes the bar right after the compiled code, and an interrupt is lost then.
-    """
+    """Return an iterable over ``texts`` with a progress bar, to which the caller must keep a
+    reference: else Python closes the bar after compiled code, and an interrupt is lost."""
     return tqdm(texts, desc=name, unit=' texts', delay=1., disable=None)
 
 
