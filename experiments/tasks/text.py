@@ -7,7 +7,7 @@ from jsonargparse import Namespace
 from experiments.data.text.text_table import TextTable
 from experiments.data.text.tokenizer import load_tokenizer
 from experiments.tasks.documents import Documents
-from experiments.tasks.own_data import fit_model
+from experiments.tasks.own_sequences import fit_model
 
 
 class Text(Documents):

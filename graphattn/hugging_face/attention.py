@@ -46,28 +46,10 @@ def graph_attention(
     dropout: float = 0., scaling: float | None = None, is_causal: bool | None = None,
     position_bias: Tensor | None = None, **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attention with the signature of transformers' ``AttentionInterface``.
-
-    Args:
-        module (nn.Module): The module that calls this function, attached by :func:`attach`.
-        query (Tensor): ``[batch, heads, num_queries, channels]``.
-        key (Tensor): ``[batch, num_kv_heads, num_keys, channels]``.
-        value (Tensor): ``[batch, num_kv_heads, num_keys, value_channels]``.
-        attention_mask (Tensor, optional): A :class:`LazyMask`, or a user's mask
-            ``[batch, heads, num_queries, num_keys]``, where each of the first three sizes may be 1.
-        dropout (float): Dropout on the weights.
-        scaling (float, optional): Factor of the dot products.
-        is_causal (bool, optional): Whether queries attend to no later key if no mask is given; the
-            module's attribute ``is_causal`` if omitted.
-        position_bias (Tensor, optional): Added to logits, ``[batch or 1, heads, num_queries,
-            num_keys]``.
-        **options: Further arguments of the model, see :func:`attach`.
-
-    Returns:
-        A pair: the output ``[batch, num_queries, heads,
-        value_channels]``; and the weights ``[batch, heads, num_queries,
-        num_keys]`` with ``output_attentions``, or ``None``.
-    """
+    """Return the output ``[batch, num_queries, heads, channels]``, and weights or ``None``."""
+    # Queries, keys and values are [batch, heads, length, channels]. The mask is a LazyMask, or a
+    # user's [batch, heads, num_queries, num_keys], whose first three sizes may be 1, as those of
+    # position_bias. Without a mask, is_causal or the module's attribute says if later keys are out.
     attend = _attend_traced if torch.compiler.is_compiling() and _is_traced(
         module, query, key, attention_mask, position_bias, options) else _attend
     terms = LogitTerms(scale=scaling, dropout_p=dropout, softcap=options.get('softcap'),

@@ -33,7 +33,7 @@ from experiments.data.graph_parts import GraphParts
 from experiments.data.sequences import check_at_least
 from experiments.runs.versions import versions
 from experiments.tasks.batch_stream import ResumableLoader, ShuffledEpochs, each_once
-from experiments.tasks.own_data import MODEL
+from experiments.tasks.own_sequences import MODEL
 from graphattn.utils.files import write_whole
 
 

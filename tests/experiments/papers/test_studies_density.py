@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from experiments.data.sequences import SequenceData, Sequences
-from experiments.data.token_counts import token_counts_accuracy
 from experiments.papers.sbm_transformer import attention_received, densities, repeated_tokens
 from experiments.papers.sbm_transformer.density import TASKS, OfInputs, of_inputs, reloaded
 from experiments.papers.sbm_transformer.density_penalty import (
@@ -18,6 +17,7 @@ from experiments.papers.sbm_transformer.density_penalty import (
     PAPER,
     SAMPLED,
     WITH_LOOPS,
+    token_counts_accuracy,
 )
 from experiments.papers.sbm_transformer.repeated_tokens import has_lost_edges
 from experiments.papers.study import restored
