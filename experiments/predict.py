@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from lightning.fabric.utilities import move_data_to_device
 
-from experiments.runs.command_line import run_function
+from experiments.runs.command import run_function
 from experiments.runs.load_run import Run, load_run
 from graphattn.models import SequenceClassifier
 from graphattn.utils.files import check_folder, csv_cell, write_whole

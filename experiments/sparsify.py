@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
-from experiments.runs.command_line import run_function
+from experiments.runs.command import run_function
 from experiments.surgery import (
     Adaptation,
     adapt,

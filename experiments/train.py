@@ -60,7 +60,6 @@ from experiments.runs.checkpoints import (
 from experiments.runs.command import run_or_exit
 from experiments.runs.config_file import Parser, bound_aliases, built
 from experiments.runs.finite import StayFinite
-from experiments.runs.loggers import LoggerName, close, new_logger
 from experiments.runs.one_run import (
     CONFIG,
     alone_in,
@@ -71,7 +70,14 @@ from experiments.runs.one_run import (
     identity_in,
     is_finished,
 )
-from experiments.runs.run_folder import RunFolder, SaveConfig, config_text
+from experiments.runs.run_folder import (
+    LoggerName,
+    RunFolder,
+    SaveConfig,
+    close,
+    config_text,
+    new_logger,
+)
 from experiments.runs.seeds import train_seeds
 from experiments.runs.shipped import OF_GRAPHS, OF_SEQUENCES, attention_names
 from experiments.runs.summary import NAME as SUMMARY

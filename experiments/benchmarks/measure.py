@@ -28,8 +28,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.runs.command import run_or_exit
-from experiments.runs.command_line import with_short_summary
+from experiments.runs.command import run_or_exit, with_short_summary
 from graphattn.utils.files import check_folder
 from graphattn.utils.memory import within_free_memory
 

@@ -27,7 +27,7 @@ from experiments.data.sequences import (
     check_at_least,
 )
 from experiments.data.what_was_read import readable
-from experiments.runs.command_line import run_function
+from experiments.runs.command import run_function
 from graphattn.extension import jit
 from graphattn.utils.reading import filled_lines
 

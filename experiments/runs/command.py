@@ -1,10 +1,11 @@
-"""Messages and exit statuses of commands that fail."""
+"""Functions as commands, and messages and exit statuses of commands that fail."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Callable
+from inspect import cleandoc
 from io import TextIOWrapper
 
 from experiments.signals import ending_signals, exit_on
@@ -38,6 +39,26 @@ def run_or_exit(command: Callable[[], object]) -> None:
         sys.exit(2)
     except KeyboardInterrupt as interrupt:
         exit_on(interrupt)
+
+
+def run_function(function: Callable[..., object], as_positional: bool = True) -> None:
+    """Run a function with the arguments of the command line, as by ``run_or_exit``."""
+    from jsonargparse import ArgumentError, auto_cli
+
+    def run() -> None:
+        try:
+            auto_cli(with_short_summary(function), as_positional=as_positional, exit_on_error=False)
+        except ArgumentError as error:
+            raise ValueError(str(error)) from error
+
+    run_or_exit(run)
+
+
+def with_short_summary(function: Callable) -> Callable:
+    """Write the first sentence of a docstring in one line, the only one that helps show."""
+    summary, *rest = cleandoc(function.__doc__).partition('\n\n')
+    function.__doc__ = ' '.join(summary.split()) + ''.join(rest)
+    return function
 
 
 def in_short(error: Exception) -> str:

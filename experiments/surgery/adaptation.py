@@ -3,8 +3,9 @@ graphs."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -105,3 +106,21 @@ def _batch(count: int, settings: Adaptation, step: int) -> Tensor:
     generator = np.random.default_rng((settings.seed, step))
     return torch.from_numpy(generator.choice(count, min(settings.batch_size, count),
                                              replace=False))
+
+
+def check_lora(rank: int) -> None:
+    """Raise an error if ``rank`` is not positive, or if the package peft is missing."""
+    if rank < 1:
+        raise ValueError(f"'lora' must be positive (got {rank})")
+    if find_spec('peft') is None:
+        raise ValueError(f"'lora' needs the package peft (got {rank}): pip install peft")
+
+
+def with_adapters(model: nn.Module, rank: int, seed: int = 0) -> Any:
+    """Add low-rank adapters to all linear layers of a model, and train only them."""
+    from peft import LoraConfig, get_peft_model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank,
+                                                target_modules='all-linear'))

@@ -110,7 +110,9 @@ def _attend(
     is_cross = _is_cross(attachment, query, key, attention_mask)
     is_left = is_cross and attachment.attends and not attachment.is_named
     if is_left:
-        _warn_of_cross(type(module).__name__)
+        warnings.warn(f"cross-attention of {type(module).__name__} is not replaced, because "
+                      f"positions in two sequences do not correspond; name its modules in 'layers' "
+                      f"to attach it", stacklevel=2)
     if indices is None and (is_left or not attachment.attends):
         before = 'eager' if _wants_weights(options) else attachment.before['']
         return _as_before(module, before, (query, key, value), attention_mask,
@@ -138,7 +140,10 @@ def _attend(
         inputs = (x.transpose(1, 2) for x in (query, key, value))
         return attachment.watch(*inputs, tokens, rules, terms), None
     if indices is not None:
-        along = _graph_of(indices, source, tokens)
+        if source is not None:
+            raise ValueError(f"'along' must be None for a model that chooses its own keys (got "
+                             f"{source}); attach the model with along=None")
+        along = BipartiteGraph.from_topk(indices, tokens.num_keys)
     else:
         along = _source_for(source, module, is_cross, query)
         if attachment.has_cache and key.size(2) > query.size(2) and not attachment.has_decoded:
@@ -200,11 +205,6 @@ def _packed_lengths(module: nn.Module, options: dict[str, Any], mask: Tensor | N
     says = 'be None' if packing.pointers else 'count up by 1'
     raise ValueError(f"{packing.name!r} must {says} {why}; pad the sequences instead, and pass an "
                      f"'attention_mask'")
-
-
-def _warn_of_cross(kind: str) -> None:
-    warnings.warn(f"cross-attention of {kind} is not replaced, because positions in two sequences "
-                  f"do not correspond; name its modules in 'layers' to attach it", stacklevel=3)
 
 
 def _warn_of_growth(source: GraphSource) -> None:
@@ -325,15 +325,16 @@ def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
 def tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
                       has_indices: bool,
                       packed: tuple[int, ...] | None) -> tuple[PaddedTokens, PairRules]:
-    if packed is not None:
-        tokens = PaddedTokens(len(query), query.size(2), key.size(2), query.device, packed=packed)
-        return tokens, _rules_on_slots(mask, query, key)
+    num_queries, num_keys = query.size(2), key.size(2)
     if not isinstance(mask, LazyMask):
         _check_mask(mask, query, key)
-        num_queries, num_keys = query.size(2), key.size(2)
+        tables = mask.expand(-1, -1, num_queries, -1),
+    if packed is not None:
+        tokens = PaddedTokens(len(query), num_queries, num_keys, query.device, packed=packed)
+        return tokens, mask.rules() if isinstance(mask, LazyMask) else PairRules(tables=tables)
+    if not isinstance(mask, LazyMask):
         first = 0 if is_cross else num_keys - num_queries
         same_tokens, is_token = not (is_cross or has_indices), None
-        tables = mask.expand(-1, -1, num_queries, -1),
         if same_tokens and mask.shape[1:3] == (1, 1) and num_queries > 1:
             is_token, says_more = _padding(mask[:, 0, 0].expand(len(query), -1))
             tables = tables if says_more else ()
@@ -344,13 +345,6 @@ def tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
     if has_indices:
         return mask.slots(), mask.rules_with_padding()
     return mask.tokens(not is_cross), mask.rules()
-
-
-def _rules_on_slots(mask: Tensor, query: Tensor, key: Tensor) -> PairRules:
-    if isinstance(mask, LazyMask):
-        return mask.rules()
-    _check_mask(mask, query, key)
-    return PairRules(tables=(mask.expand(-1, -1, query.size(2), -1),))
 
 
 def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
@@ -388,13 +382,6 @@ def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool
         raise ValueError(f"'attention_mask' must have shape {[len(key), length]}, with 1 at tokens "
                          f"and 0 at padding, or four dimensions (got shape "
                          f"{tuple(is_token.shape)})")
-
-
-def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens) -> BipartiteGraph:
-    if source is not None:
-        raise ValueError(f"'along' must be None for a model that chooses its own keys (got "
-                         f"{source}); attach the model with along=None")
-    return BipartiteGraph.from_topk(indices, tokens.num_keys)
 
 
 def _source_for(source: GraphSource | None, module: nn.Module, is_cross: bool,

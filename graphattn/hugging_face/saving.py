@@ -141,8 +141,11 @@ def load_attached(folder: str | PathLike, model: PreTrainedModel | None = None, 
     """
     folder = as_path('folder', folder)
     manifest = _read(folder)
-    kinds = [_kind(folder, layer, classes) for layer in manifest['layers']]
-    tensors = _read_tensors(folder, manifest)
+    kinds = [layer['source'] and _found(folder, layer['source'], 'graphattn', GraphSource, classes)
+             for layer in manifest['layers']]
+    if _hash(folder / GRAPHS) != manifest['hash']:
+        raise _damaged(folder, f"{GRAPHS} has other content than 'hash' says")
+    tensors = _loaded(folder, GRAPHS)
     is_adapter, is_given = ADAPTER in manifest['files'], model is not None
     if not is_given:
         model = _load_model(folder, manifest, is_adapter, classes, options)
@@ -276,12 +279,6 @@ def _check_fields(folder: Path, found: Any, schema: Any, name: str) -> None:
         raise _damaged(folder, error) from error
 
 
-def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
-    if _hash(folder / GRAPHS) != manifest['hash']:
-        raise _damaged(folder, f"{GRAPHS} has other content than 'hash' says")
-    return _loaded(folder, GRAPHS)
-
-
 def _loaded(folder: Path, name: str) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -308,10 +305,6 @@ def _found(folder: Path, name: str, package: str, kind: type, classes: Sequence[
         raise ValueError(f"'folder' must name a public class of {package} (got {name} in "
                          f"{folder}); update {package}, or pass this class in 'classes'")
     return found
-
-
-def _kind(folder: Path, layer: dict[str, Any], classes: Sequence[type]) -> type | None:
-    return layer['source'] and _found(folder, layer['source'], 'graphattn', GraphSource, classes)
 
 
 def _built(folder: Path, layer: dict[str, Any], kind: type | None,

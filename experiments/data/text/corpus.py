@@ -1,11 +1,4 @@
-r"""Text corpora from files, folders, saved data sets, and the documentation of the installed
-Python.
-
-    python -m experiments.data.text.corpus --out data/docs
-
-collects the documentation of the Python standard library and of the installed packages: several
-megabytes of English in ``train.txt`` and ``val.txt``, with counts in ``sources.json``.
-"""
+"""Text corpora from files, folders, saved data sets, and installed documentation."""
 
 from __future__ import annotations
 
@@ -27,7 +20,6 @@ from tqdm import tqdm
 
 from experiments.data.text.tables import is_data_set, splits_of
 from experiments.data.what_was_read import listed, number_of, tell
-from experiments.runs.command_line import run_function
 from graphattn.utils.files import new_folder
 from graphattn.utils.reading import read_lines
 
@@ -329,20 +321,3 @@ def _is_english(sentence: str) -> bool:
 
 _PLAIN_WORD = re.compile(r'["\'(\[]*[A-Za-z]?[a-z]*([-/\'][A-Za-z]?[a-z]+)*'
                          r'["\')\]]*[.,;:!?]*["\')\]]*')
-
-
-def main(out: str = 'data/docs') -> None:
-    """Collect the documentation of the installed Python into a corpus.
-
-    Args:
-        out: The folder to write.
-    """
-    counts = build_docs(Path(out))
-    for part in ('train', 'val'):
-        print(f'{part:<5} {counts[part]["documents"]:>8,} documents '
-              f'{counts[part]["sentences"]:>9,} sentences {counts[part]["words"]:>11,} words')
-    print(f'written to {out}')
-
-
-if __name__ == '__main__':
-    run_function(main)

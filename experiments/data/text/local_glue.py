@@ -26,7 +26,7 @@ from experiments.data.text.corpus import (
     is_held_out,
     new_data,
 )
-from experiments.runs.command_line import run_function
+from experiments.runs.command import run_function
 
 Rows = list[tuple[object, ...]]
 HEADERS = {'CoLA': None, 'RTE': ('index', 'sentence1', 'sentence2', 'label'),

@@ -32,7 +32,7 @@ from experiments.data.sequences import check_at_least
 from experiments.data.text.choice_files import NUM_ENDINGS
 from experiments.data.text.corpus import Document, distinct, installed_docstrings, new_data
 from experiments.data.text.document_files import PARTS, part_of
-from experiments.runs.command_line import run_function
+from experiments.runs.command import run_function
 
 GAP = '_'
 MIN_CONTEXT = 20  # words

@@ -24,7 +24,7 @@ from experiments.papers.study import restored
 from experiments.runs.checkpoints import read_checkpoint, write_checkpoint
 from experiments.runs.figures import received_shares
 from experiments.runs.summary import read_summary
-from experiments.tasks.duplicates import occurs_twice
+from experiments.tasks.synthetic import occurs_twice
 from graphattn.models import Encoder, SequenceClassifier, TokenClassifier
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers.straight_through import ESTIMATORS

@@ -15,8 +15,7 @@ from experiments import load_run, predict, train
 from experiments.benchmarks import attention as benchmark
 from experiments.benchmarks.measure import run_benchmark
 from experiments.papers import runner
-from experiments.runs.command import run_or_exit
-from experiments.runs.command_line import run_function
+from experiments.runs.command import run_function, run_or_exit
 from graphattn.utils.trust import importing
 from tests.analysis.conftest import save_no_picture
 from tests.forked import forked

@@ -5,7 +5,7 @@ from sklearn.datasets import load_digits
 
 from experiments.data.batch import NO_LABEL
 from experiments.tasks import Digits, Duplicates, Planted
-from experiments.tasks.duplicates import occurs_twice
+from experiments.tasks.synthetic import occurs_twice
 from tests.experiments.tasks.trainers import trainer
 
 
