@@ -102,12 +102,7 @@ WHAT_IS_TRAINED = '--config', '-c', '--model', '--data.help', '--help', '-h'  # 
 
 
 class StepSeeds(Callback):
-    """A callback that makes all randomness of a batch a function of (seed, stage, process, batch
-    index).
-
-    A resumed run then has the same sampled graphs, dropout and augmentation as the uninterrupted
-    run. Evaluations sample the same graphs each time.
-    """
+    """Make all randomness of a batch a function of (seed, stage, process, batch index)."""
 
     def __init__(self, seed: int):
         self.seed = seed
@@ -128,8 +123,7 @@ class StepSeeds(Callback):
 
 
 class StayStopped(Callback):
-    """A callback for resumed runs: if EarlyStopping had ended the run, the run stays ended, which
-    Lightning forgets."""
+    """Keep a resumed run ended if EarlyStopping had ended it, which Lightning forgets."""
 
     def on_fit_start(self, trainer: L.Trainer, *_) -> None:
         trainer.should_stop |= any(

@@ -37,11 +37,6 @@ class Baseline(nn.Module, ABC):
         is_random (bool): Whether each pass draws random numbers.
         lin_key (nn.Linear, optional): The projection of the keys; ``None`` if the queries are also
             the keys.
-
-    Raises:
-        TypeError: A size is not an int.
-        ValueError: A size is not positive, or ``heads`` does not divide ``channels`` and
-            ``head_channels`` is omitted.
     """
 
     max_length: int | None = None

@@ -33,9 +33,6 @@ class Nystromformer(Baseline):
             convolution if ``None``.
         iterations (int): Number of iterations for the pseudoinverse.
 
-    Raises:
-        ValueError: A size is not positive, ``kernel_size`` is even, or as in :class:`Baseline`.
-
     Source: Xiong et al., "Nystromformer" (2021). The pseudoinverse :math:`{}^+` is its Eq. 15, by
     Razavi et al. (2014).
     """

@@ -36,9 +36,6 @@ class Performer(Baseline):
         kernel (str): ``'softmax'``, or ``'relu'`` as in the code of SBM-Transformer:
             :math:`\phi(x) = \operatorname{relu}(W x) + 0.001`.
 
-    Raises:
-        ValueError: ``features`` is not positive, ``kernel`` is unknown, or as in :class:`Baseline`.
-
     Source: Choromanski et al., "Rethinking attention with Performers" (2021).
     """
 

@@ -63,9 +63,6 @@ class GeneratedListOps(SequenceSource):
         max_args (int): Maximum number of arguments of an operator.
         seed (int): Seed of the trees.
         cache (str): The folder in which they are cached.
-
-    Raises:
-        ValueError: An argument is too small, or there are too few trees of these lengths.
     """
 
     num_train: int = 96_000

@@ -55,9 +55,6 @@ class GeneratedPathfinder(SequenceSource):
         num_test (int): Number of test images.
         seed (int): Seed of the images.
         cache (str): The folder in which they are cached.
-
-    Raises:
-        ValueError: An argument is too small.
     """
 
     num_train: int = 32_000
@@ -93,18 +90,13 @@ class GeneratedPathfinder(SequenceSource):
 
 
 class Contours(NamedTuple):
-    """The contours of some images: two long ones, then distractors.
+    """The contours of some images: two long ones, then distractors."""
 
-    Attributes:
-        dashes (np.ndarray): Column, row and angle of each dash, float64
-            ``[num_images, num_contours, NUM_DASHES, 3]``; NaN where a contour has ended.
-        discs (np.ndarray): Column and row of each disc, float64 ``[num_images, 2, 2]``.
-        label (np.ndarray): 1 if one contour has both discs, uint8 ``[num_images]``.
-    """
-
+    # Column, row and angle of each dash, float64 [num_images, num_contours, NUM_DASHES, 3]; NaN
+    # where a contour has ended.
     dashes: np.ndarray
-    discs: np.ndarray
-    label: np.ndarray
+    discs: np.ndarray  # column and row of each disc, float64 [num_images, 2, 2]
+    label: np.ndarray  # 1 if one contour has both discs, uint8 [num_images]
 
 
 def draw_contours(rng: np.random.Generator, number: int) -> Contours:

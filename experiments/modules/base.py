@@ -57,10 +57,6 @@ class Training(L.LightningModule):
         sparsity (float, optional): Sparsity of the masks, for ``freeze='top-k'``.
         density_weight (float): The factor :math:`\lambda_s` of the density; requires a
             :class:`BlockModelSource`.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: A value is out of range, or a mask option is given without learned masks.
     """
 
     batch_kind = TokenBatch  # the class of the batches that the data module makes

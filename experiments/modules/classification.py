@@ -23,9 +23,6 @@ class Classification(Training):
             of :class:`experiments.modules.SelfPretraining`. See
             :func:`experiments.runs.pretrained.load_encoder`.
         **kwargs: Arguments of :class:`experiments.modules.Training`.
-
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Training`.
     """
 
     def __init__(self, model: nn.Module, pretrained: str | None = None, **kwargs):

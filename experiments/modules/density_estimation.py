@@ -30,10 +30,6 @@ class DensityEstimation(Classification):
         model (CausalLanguageModel): The model to train. Its vocabulary must have one entry more
             than there are symbols.
         **kwargs: Arguments of :class:`experiments.modules.Classification`.
-
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Classification`, or the model is not a
-            CausalLanguageModel.
     """
 
     def __init__(self, model: nn.Module, **kwargs):

@@ -50,9 +50,6 @@ class FineTuning(DevReport):
         pooling (str): ``'pooler'`` as in BERT, or ``'mean'`` as in SBM-Transformer (Table 7).
         dropout (float): Dropout probability before the classification head.
         lr, weight_decay, warmup, decay: As in :class:`experiments.modules.Training`.
-
-    Raises:
-        ValueError: The checkpoint cannot be read or is of another kind, or a value is out of range.
     """
 
     batch_kind = TextBatch

@@ -57,10 +57,6 @@ class GraphPrediction(Training):
         balanced (bool): Whether to weight each class by the share of the other classes in a batch,
             as for PATTERN and CLUSTER.
         **kwargs: Arguments of :class:`experiments.modules.Training`.
-
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Training`, or an option does not fit
-            ``target`` or the model.
     """
 
     def __init__(self, model: nn.Module, target: Target = 'classes', balanced: bool = False,
@@ -209,8 +205,7 @@ def _metrics(target: Target, out_channels: int) -> MetricCollection:
 
 
 class _BalancedAccuracy(MulticlassAccuracy):
-    """The share of examples that are right, averaged over the classes that occur among the
-    targets."""
+    """The share of right examples, averaged over the classes among the targets."""
 
     def compute(self) -> Tensor:
         num_examples = self.tp + self.fn
@@ -225,10 +220,7 @@ class _MeanAbsoluteError(MeanAbsoluteError):
 
 
 class _OverLabels(Metric):
-    """The mean of a metric over labels. Labels whose examples all have the same class are left out.
-
-    NaN marks an example without this label.
-    """
+    """The mean of a metric over labels whose examples differ in class; NaN is a missing label."""
 
     def __init__(self, kind: type[Metric], num_labels: int):
         super().__init__()

@@ -43,10 +43,6 @@ class LanguageModelling(Training):
         pretrained (str, optional): A checkpoint to initialise the model from, for example of a
             model trained on shorter sequences.
         **kwargs: Arguments of :class:`experiments.modules.Training`.
-
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Training`, the weights do not fit the
-            model, or both ``roberta`` and ``pretrained`` are given.
     """
 
     batch_kind = TextBatch

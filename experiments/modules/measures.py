@@ -54,8 +54,7 @@ class Means:
 
 
 class DevReport(Training):
-    """Base class of trainings that write ``dev.json``, the metrics on development data after the
-    last and the best epoch."""
+    """Base class of trainings that write ``dev.json``, metrics after the last and best epoch."""
 
     means: Means
     dev: list[dict[str, float]]  # a row for each epoch
@@ -99,8 +98,7 @@ class DevReport(Training):
 
 
 class Baseline(Callback):
-    """A callback that logs the best result of a constant in a test: the share of the most frequent
-    class, or the mean absolute error of the median."""
+    """Log the best result of a constant in a test: the most frequent class, or the median."""
 
     def __init__(self):
         self.targets: list[Tensor] = []

@@ -32,10 +32,6 @@ class MultipleChoice(Training):
             a PatternSource.
         pretrained (str, optional): A checkpoint to initialise the encoder from.
         **kwargs: Arguments of :class:`experiments.modules.Training`.
-
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Training`, or the model is not a
-            MultipleChoiceModel.
     """
 
     batch_kind = ChoiceBatch

@@ -31,19 +31,14 @@ from graphattn.utils.files import write_whole
 
 
 class Answered(NamedTuple):
-    """The answer of a model to one question, and how good it is.
-
-    ``best`` has the best answers with their scores. ``margin`` is the score of 'no answer' minus
-    the score of the best answer. ``scores`` are exact match and F1 if the best answer is predicted,
-    and ``scores_of_none`` are the same if no answer is predicted.
-    """
+    """The answer of a model to one question, and how good it is."""
 
     id: str
-    best: list[tuple[str, float]]
-    margin: float
+    best: list[tuple[str, float]]  # answers with their scores
+    margin: float  # score of 'no answer' minus that of the best answer
     has_answer: bool
-    scores: tuple[float, float]
-    scores_of_none: tuple[float, float]
+    scores: tuple[float, float]  # exact match and F1 if the best answer is predicted
+    scores_of_none: tuple[float, float]  # and if none is
 
 
 class QuestionAnswering(Training):
@@ -78,10 +73,6 @@ class QuestionAnswering(Training):
         num_best (int): Number of answers per question in ``nbest.json``.
         pretrained (str, optional): A checkpoint to initialise the encoder from.
         **kwargs: Arguments of :class:`experiments.modules.Training`.
-
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Training`, a value is out of range, or
-            the model is not a SpanModel.
     """
 
     batch_kind = QuestionBatch

@@ -26,10 +26,6 @@ class SelfPretraining(Classification):
         model (CausalLanguageModel): The model to train.
         **kwargs: Arguments of :class:`experiments.modules.Classification`.
 
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Classification`, or the model is not a
-            CausalLanguageModel.
-
     Source: Amos et al., "Never train from scratch" (2024), Sec. 3.
     """
 

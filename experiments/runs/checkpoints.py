@@ -85,11 +85,7 @@ class DurableCheckpoints(TorchCheckpointIO):
 
 
 class EpochCheckpoints(ModelCheckpoint):
-    """Lightning's ModelCheckpoint, which also works in a moved or copied folder.
-
-    Lightning's own class records absolute paths. In a moved folder, it would forget the score of
-    the best checkpoint, and replace this checkpoint by a worse one.
-    """
+    """Lightning's ModelCheckpoint, but for absolute paths, so that it works in a moved folder."""
 
     @property
     def state_key(self) -> str:

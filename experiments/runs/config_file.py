@@ -20,11 +20,7 @@ _load = get_loader('yaml')  # reads 1e-3 as a number, unlike a reader of YAML 1.
 
 
 class Parser(LightningArgumentParser):
-    """A parser of configs and command lines that is faster than jsonargparse's.
-
-    jsonargparse fills in the defaults of nested classes twice at each level, and parses their
-    values again, which is sixteen times at the fourth level. This parser does both once.
-    """
+    """A parser that fills in and parses the defaults of nested classes once, not twice a level."""
 
     is_nested = True  # true for all parsers but the outermost
 

@@ -39,8 +39,7 @@ LoggerName = Literal['csv', 'tensorboard', 'wandb']
 
 
 class SaveConfig(SaveConfigCallback):
-    """A callback that writes the resolved options to config.yaml when the training begins, after
-    all checks."""
+    """Write the resolved options to config.yaml when the training begins, after all checks."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Do nothing yet, because the checkpoint to resume from has not been read at this time."""

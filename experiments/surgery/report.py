@@ -26,8 +26,7 @@ BY_CONTENT = ' The graphs of heads with clusters are those of one sequence.'
 
 @dataclass(frozen=True)
 class Losses(Result):
-    """The losses of a model before the cut, right after it and after training, and the density of
-    its graphs. The cut is the replacement of full attention by attention along graphs."""
+    """Losses before attention is replaced, right after it and after training, and the density."""
 
     dense: float
     cut: float

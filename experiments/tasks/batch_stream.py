@@ -41,8 +41,7 @@ class Batches(Dataset):
 
 
 class BatchStream(DistributedSampler):
-    """The endless sequence of the training batches of a run, numbered over the whole run: batch g
-    is batch ``g % len`` of epoch ``g // len``."""
+    """The endless training batches of a run; batch g is batch ``g % len`` of epoch ``g // len``."""
 
     # An iteration yields the number of batches of one epoch, beginning with batch
     # ``batches_done()``. Thus a run that resumes in the middle of an epoch neither repeats nor
@@ -101,8 +100,7 @@ class BatchStream(DistributedSampler):
 
 
 class StreamedTask(L.LightningDataModule):
-    """Base class of tasks whose training order depends only on (``seed``, epoch), and whose
-    training can resume at any batch, with any number of workers."""
+    """Base class of tasks whose training can resume at any batch, with any number of workers."""
 
     batch_size: int
     seed: int
@@ -138,8 +136,7 @@ class StreamedTask(L.LightningDataModule):
 
 
 class ShuffledEpochs(DistributedSampler):
-    """A sampler that shuffles each epoch, by the seed of the run and the number of the epoch alone,
-    and continues a resumed epoch after its finished batches."""
+    """Shuffle each epoch by the seed of the run and its number, and continue a resumed epoch."""
 
     def __init__(self, examples: Dataset, batch_size: int, trainer: L.Trainer):
         super().__init__(examples, trainer.world_size, trainer.global_rank, shuffle=True,

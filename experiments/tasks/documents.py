@@ -49,10 +49,6 @@ class Documents(TokenizedTask):
         seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
-
-    Raises:
-        ValueError: A value is out of range, a file cannot be read or is malformed, a part has no
-            documents, a class has no training documents, or the model does not fit the data.
     """
 
     shortest = NUM_SPECIAL + 1

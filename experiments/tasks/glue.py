@@ -44,10 +44,6 @@ class Glue(L.LightningDataModule):
         batch_size (int): Number of examples per step and process.
         max_length (int): Maximum number of tokens of an example. In a pair, the longer sentence is
             cut first, as in BERT.
-
-    Raises:
-        ValueError: A file is missing or a line is malformed, the tokenizer cannot be read, or an
-            argument is out of range.
     """
 
     def __init__(self, path: str, task: str, tokenizer: str | None = None, batch_size: int = 32,
@@ -116,8 +112,7 @@ class Glue(L.LightningDataModule):
 
 
 class Examples(EncodedDocuments):
-    """The encoded rows of a GLUE task. ``examples[i]`` is a tuple of the tokens, the length of the
-    first segment, and the label."""
+    """The encoded rows of a GLUE task: tokens, the length of the first segment, and the label."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
         tokens, label = super().__getitem__(index)

@@ -25,10 +25,6 @@ class Images(LongRange):
         source (SequenceSource): The source of the images. It must state the shape of the images.
         num_samples (int): Number of sampled images in ``samples.png``; 0 for none.
         **kwargs: Arguments of :class:`LongRange`. There is no [CLS].
-
-    Raises:
-        ValueError: As :class:`LongRange`, the model's vocabulary has no start token, or the source
-            has no images.
     """
 
     def __init__(self, source: SequenceSource, max_length: int, num_samples: int = SAMPLES,

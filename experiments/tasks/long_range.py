@@ -40,10 +40,6 @@ class LongRange(StreamedTask):
         cls (bool): Whether to prepend an additional symbol, [CLS], to each sequence.
         batch_size (int): Number of examples per step and process.
         seed (int): Seed of the training order.
-
-    Raises:
-        ValueError: A value is out of range, a file cannot be read or is malformed, or the model
-            does not fit the data.
     """
 
     def __init__(self, source: SequenceSource, max_length: int, cls: bool = False,

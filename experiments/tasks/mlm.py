@@ -80,10 +80,6 @@ class MaskedLanguage(StreamedTask):
         seed (int): Seed of the masks, the pairs of segments, and the order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of tokenizers and encoded corpora.
-
-    Raises:
-        ValueError: A value is out of range, the corpus or the tokenizer cannot be read or is
-            malformed, or the model is too small for the sequences or the vocabulary.
     """
 
     def __init__(

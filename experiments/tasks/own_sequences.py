@@ -69,10 +69,6 @@ class ImageFolder(OwnSequences):
             :class:`experiments.data.image_files.ImageFiles`.
         seed (int): Seed of the division into parts and of the training order.
         batch_size (int): Number of images per step and process.
-
-    Raises:
-        ValueError: As in :class:`experiments.data.image_files.ImageFiles`, or a value is out of
-            range.
     """
 
     def __init__(self, path: str, val: str | None = None, test: str | None = None,
@@ -95,10 +91,6 @@ class TokenIds(OwnSequences):
         max_length (int, optional): Maximum number of tokens of a sequence. Longer sequences are cut
             at the end.
         batch_size (int): Number of sequences per step and process.
-
-    Raises:
-        ValueError: As in :class:`experiments.data.token_arrays.TokenArrays`, or a value is out of
-            range.
     """
 
     def __init__(self, path: str, val: str | None = None, test: str | None = None,

@@ -80,10 +80,6 @@ class Questions(QuestionTask):
         seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
-
-    Raises:
-        ValueError: A value is out of range, a file cannot be read or is malformed, or the model
-            does not fit the data.
     """
 
     shortest = NUM_SPECIAL + 2

@@ -28,9 +28,6 @@ class Synthetic(L.LightningDataModule, ABC):
         steps_per_epoch (int): Number of training batches between evaluations.
         eval_batches (int): Number of batches for development, and for testing.
         seed (int): Seed of the sequences.
-
-    Raises:
-        ValueError: A size is not positive.
     """
 
     def __init__(self, length: int = 256, batch_size: int = 256, steps_per_epoch: int = 100,
@@ -73,11 +70,10 @@ class _Batches(Dataset):
 
 
 class _FreshIndices(DistributedSampler):
-    """A sampler of indices that no earlier epoch and no other process has used.
+    """A sampler of indices that no earlier epoch and no other process has used."""
 
-    A resumed epoch continues after its finished batches. The class is a DistributedSampler, so that
-    Lightning does not divide its indices again.
-    """
+    # A resumed epoch continues after its finished batches. Lightning divides the indices of other
+    # samplers than DistributedSamplers again.
 
     def __init__(self, steps: int, trainer: L.Trainer):
         self.steps, self.trainer, self.epoch = steps, trainer, 0
@@ -131,9 +127,6 @@ class Planted(Synthetic):
         distances (list of int): The planted distances d.
         num_symbols (int): Number of symbols, besides [CLS] and [SEP].
         **kwargs: Arguments of :class:`Synthetic`.
-
-    Raises:
-        ValueError: There is no distance, or a distance outside 1 to ``length - 3``.
     """
 
     def __init__(self, distances: list[int], num_symbols: int = 32, **kwargs):

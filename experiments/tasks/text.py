@@ -23,10 +23,6 @@ class Text(Documents):
         max_length (int): Maximum number of tokens of a text or pair, [CLS] and [SEP] included.
         tokenizer, vocab_size, batch_size, num_workers, cache: As in
             :class:`experiments.tasks.Documents`.
-
-    Raises:
-        ValueError: As in :class:`experiments.data.text.text_table.TextTable` and
-            :class:`experiments.tasks.Documents`.
     """
 
     shortest = 5  # [CLS] a [SEP] b [SEP]

@@ -51,9 +51,6 @@ class TokenizedTask(StreamedTask):
         seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
-
-    Raises:
-        ValueError: A value is out of range, or the model does not fit the data.
     """
 
     def __init__(self, tokenizer: str | None, vocab_size: int, max_length: int, batch_size: int,

@@ -54,9 +54,6 @@ class GraphTask(L.LightningDataModule, ABC):
             uses the whole graph.
         num_workers (int): Number of processes that load batches.
         cache (Path): The folder of all caches.
-
-    Raises:
-        ValueError: A number is out of range.
     """
 
     def __init__(self, batch_size: int = 32, pre_transforms: list[BaseTransform] | None = None,
@@ -220,8 +217,7 @@ def _stored(graphs: list[Data]) -> InMemoryDataset:
 
 
 class _Places(Dataset):
-    """A data set of indices, in which example i is i itself. The function :func:`_drawn` makes a
-    batch of the graphs or nodes with some indices."""
+    """A data set of indices, of which :func:`_drawn` makes a batch of graphs or nodes."""
 
     def __init__(self, size: int):
         self.size = size
@@ -234,8 +230,7 @@ class _Places(Dataset):
 
 
 class _NumberedEpochs(ShuffledEpochs):
-    """A sampler of pairs of an epoch and an index, so that the random transforms of an example
-    differ from epoch to epoch."""
+    """A sampler of pairs of an epoch and an index, by which transforms differ."""
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return ((self.epoch, place) for place in super().__iter__())
