@@ -74,9 +74,7 @@ def main(
         dtype: Dtype of queries, keys and values. Layers run under autocast to this dtype.
         parts: The parts to measure. The table of a part is written when the part is finished.
         block: Number of rows of a tile.
-        device: The device.
         quick: Whether to use small sizes, which end within a minute.
-        out: The folder of the tables.
     """
     shapes, grids, lengths, densities = SHAPES, meshes.MESHES, LENGTHS, DENSITIES
     patterns, rows = [*product((4096, 16384), PATTERNS), (16384, 'RandomKeys(819)')], SHORT_ROWS

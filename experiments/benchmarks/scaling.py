@@ -53,7 +53,6 @@ def main(
     Args:
         nodes: Numbers of tokens.
         pattern: A pattern with about the same number of keys per query at every length.
-        rounds: Number of measurements; the median is reported.
     """
     edges = parse(pattern)
     rows = [elsewhere(measure, n, edges, heads, channels, rounds, start='spawn')
