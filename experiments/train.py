@@ -45,7 +45,7 @@ from numba.core.event import install_listener
 from experiments.data.sequences import check_at_least
 from experiments.modules import Training
 from experiments.modules.measures import Baseline
-from experiments.runs.attention import fit_source, with_attention
+from experiments.runs.attention import fit_source, taken, with_attention
 from experiments.runs.checkpoints import (
     BEST,
     LAST,
@@ -356,7 +356,7 @@ class TrainCLI(LightningCLI):
             raise ValueError(f"'trainer.default_root_dir' must not contain a run of a single seed "
                              f"(got {folder}); choose another folder, or omit 'seeds'")
         first = int(self.config.seed_everything)
-        train_seeds(main, [*_without('--seeds', self._given), '--seeds', 'null'], folder,
+        train_seeds(main, [*taken('--seeds', self._given)[1], '--seeds', 'null'], folder,
                     range(first, first + self.config.seeds))
 
 
@@ -445,26 +445,13 @@ def _is_in(folder: Path, checkpoint: Path) -> bool:
 
 def _of_run(options: list[str]) -> list[str]:
     """Replace the option ``--run`` by the config and the checkpoint that ended this run."""
-    if not (runs := _given('--run', options)):
+    runs, rest = taken('--run', options)
+    if not any(runs[-1:]):
         return options
     checkpoints = Path(runs[-1], 'checkpoints')
     ended = checkpoints / (BEST if (checkpoints / BEST).exists() else LAST)
     return ['--config', f'{runs[-1]}/config.yaml', '--ckpt_path', str(ended),
-            *_without('--run', options)]
-
-
-def _given(name: str, arguments: list[str]) -> list[str]:
-    """Return the values of the option ``name``. The rest of the command line is not parsed yet."""
-    pairs = zip([None, *arguments], arguments)
-    return [value if before == name else value.removeprefix(f'{name}=')
-            for before, value in pairs if before == name or value.startswith(f'{name}=')]
-
-
-def _without(name: str, arguments: list[str]) -> list[str]:
-    """Return the words of a command line without the option ``name`` and its value."""
-    pairs = zip([None, *arguments], arguments)
-    return [value for before, value in pairs
-            if before != name and value != name and not value.startswith(f'{name}=')]
+            *rest]
 
 
 def _checkpoint(command: str, path: str | None) -> str | None:
@@ -523,7 +510,7 @@ def main(args: list[str] | None = None) -> None:
                          "(graphattn --help lists the names)")
     try:
         with ending_signals(), keeping_freed_memory(), trusting(
-                ','.join(_given('--trust', options)).split(',')):
+                ','.join(taken('--trust', options)[0]).split(',')):
             # The config of a training may run any code, but a tested run may come from a stranger.
             with nullcontext() if command == 'fit' else importing_only(WATCHING):
                 cli = TrainCLI(command, with_attention(options))

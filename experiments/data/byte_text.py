@@ -74,7 +74,8 @@ class ImdbBytes(ByteSource):
                                                              NINE_ONE) == part]
                       for part in ('train', 'dev')}
         return SequenceData('IMDB, byte by byte', NUM_BYTES, 2, {
-            part: of_texts(rows, max_length) for part, rows in parts.items()},
+            part: Sequences.of((np.frombuffer(text[:max_length], np.uint8) for text, _ in rows),
+                               [label for _, label in rows]) for part, rows in parts.items()},
             classes=('negative', 'positive'))
 
     @staticmethod
@@ -119,12 +120,6 @@ class DocumentBytes(ByteSource):
 def bytes_of(text: str, max_length: int) -> np.ndarray:
     """Return the first ``max_length`` bytes of a text in UTF-8, uint8 ``[length]``."""
     return np.frombuffer(text.encode()[:max_length], np.uint8)
-
-
-def of_texts(rows: list[tuple[bytes, int]], max_length: int) -> Sequences:
-    """Return texts with their classes as sequences of bytes, cut at ``max_length``."""
-    return Sequences.of((np.frombuffer(text[:max_length], np.uint8) for text, _ in rows),
-                        [label for _, label in rows])
 
 
 @dataclass(frozen=True)
