@@ -18,7 +18,7 @@ from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
 from experiments.data.batch import TextBatch
 from experiments.data.text.glue_files import TASKS
-from experiments.data.text.tokenizer import check_same_vocabulary
+from experiments.data.text.tokenizer import check_vocabulary
 from experiments.modules.densities import densities
 from experiments.modules.measures import DevReport, Means
 from experiments.modules.text_inputs import segments_for
@@ -97,7 +97,7 @@ class FineTuning(DevReport):
             raise ValueError(f"'tokenizer' must be the tokenizer of the pre-trained model, with "
                              f"{num_tokens} tokens (got a tokenizer with "
                              f"{data.tokenizer.get_vocab_size()} tokens)")
-        check_same_vocabulary(data.tokenizer, self.pretrained_tokenizer)
+        check_vocabulary(data.tokenizer, num_tokens, self.pretrained_tokenizer)
 
     @cache_host_copies
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:

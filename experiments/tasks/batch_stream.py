@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 BATCHES_IN_BUCKET = 32
@@ -104,7 +105,15 @@ class StreamedTask(L.LightningDataModule):
 
     batch_size: int
     seed: int
+    max_length: int
     num_workers = 0
+
+    def check_model(self, model: nn.Module) -> None:
+        """Raise an error if a model does not fit the data, before anything is written."""
+        positions = model.encoder.position_embedding.num_embeddings
+        if self.max_length > positions:
+            raise ValueError(f"'max_length' must be at most {positions}, the number of positions "
+                             f"of the model (got {self.max_length})")
 
     def streamed(self, batches: Dataset, num_examples: int, *, is_training: bool = True,
                  lengths: np.ndarray | None = None, **options: Any) -> ResumableLoader:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
 from torch.utils.data import DataLoader
 
 from experiments.data.sequences import check_at_least
 from experiments.data.text.tokenizer import (
-    check_same_vocabulary,
+    check_vocabulary,
     load_tokenizer,
+    train_byte_pairs,
     train_tokenizer,
 )
 from experiments.tasks.batch_stream import Batches, StreamedTask
@@ -53,6 +53,8 @@ class TokenizedTask(StreamedTask):
         cache (str): The folder of trained tokenizers.
     """
 
+    byte_pairs = False  # whether the trained tokenizer has them, instead of WordPieces
+
     def __init__(self, tokenizer: str | None, vocab_size: int, max_length: int, batch_size: int,
                  seed: int, num_workers: int, cache: str):
         super().__init__()
@@ -77,26 +79,14 @@ class TokenizedTask(StreamedTask):
         model = None if self.trainer is None else self.trainer.lightning_module.model
         if model is not None:
             self.check_model(model)
-        path = self._trained_tokenizer
-        if self.tokenizer_path is None and not path.exists():
-            trained = train_tokenizer(self.texts, self.vocab_size)
+        if self.tokenizer_path is None and not (path := self._trained_tokenizer).exists():
+            train = train_byte_pairs if self.byte_pairs else train_tokenizer
+            trained = train(self.texts, self.vocab_size)
             write_whole(path, lambda temporary: trained.save(str(temporary)))
         if model is None:  # without a training
             return
-        tokenizer = self.load_tokenizer()
-        num_tokens = model.encoder.token_embedding.num_embeddings
-        if tokenizer.get_vocab_size() > num_tokens:
-            raise ValueError("'num_tokens' of the encoder must be at least "
-                             f"{tokenizer.get_vocab_size()}, the size of the tokenizer's "
-                             f"vocabulary (got {num_tokens})")
-        check_same_vocabulary(tokenizer, self.trainer.lightning_module.pretrained_tokenizer)
-
-    def check_model(self, model: nn.Module) -> None:
-        """Raise an error if a model does not fit the data, before anything is written."""
-        positions = model.encoder.position_embedding.num_embeddings
-        if self.max_length > positions:
-            raise ValueError(f"'max_length' must be at most {positions}, the number of positions "
-                             f"of the model (got {self.max_length})")
+        check_vocabulary(self.load_tokenizer(), model.encoder.token_embedding.num_embeddings,
+                         self.trainer.lightning_module.pretrained_tokenizer)
 
     def load_tokenizer(self) -> Tokenizer:
         """Return the tokenizer that was given, or the tokenizer that was trained for this task."""

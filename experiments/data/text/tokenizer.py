@@ -150,9 +150,11 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     return tokenizer
 
 
-def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None:
-    """Raise an error unless a tokenizer gives tokens the same ids as the tokenizer of a pre-trained
-    model."""
+def check_vocabulary(tokenizer: Tokenizer, num_tokens: int, pretrained: Path | None) -> None:
+    """Raise an error unless ids are below ``num_tokens``, and those of the pre-training, if any."""
+    if (size := tokenizer.get_vocab_size()) > num_tokens:
+        raise ValueError(f"'num_tokens' of the encoder must be at least {size}, the size of the "
+                         f"tokenizer's vocabulary (got {num_tokens})")
     if (pretrained is not None and pretrained.exists()
             and load_tokenizer(pretrained).get_vocab() != tokenizer.get_vocab()):
         raise ValueError(f"'tokenizer' must be {pretrained}, the tokenizer of the pre-training "
