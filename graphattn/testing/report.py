@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from textwrap import indent
 
 from torch import Tensor
 
@@ -49,7 +50,7 @@ class Finding:
     def __str__(self) -> str:
         hint = (f"\nNeither right nor refused, and not declared: {', '.join(self.undeclared)}."
                 if self.undeclared else '')
-        code = f'\nThe smallest case found:\n\n{_indented(self.code)}' if self.code else ''
+        code = self.code and f"\nThe smallest case found:\n\n{indent(self.code, '    ')}"
         return f'{self.check} ({self.case}): {self.message}{hint}{code}'
 
 
@@ -133,10 +134,6 @@ def _table(report: Report) -> Iterator[str]:
 
 def _counted(counts: Counter[Status]) -> str:
     return ', '.join(f'{counts[status]} {status}' for status in Status if counts[status])
-
-
-def _indented(code: str) -> str:
-    return '\n'.join(f'    {line}'.rstrip() for line in code.splitlines())
 
 
 MAX_VALUES = 4_000  # of all tensors; larger cases are not printed
