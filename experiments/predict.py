@@ -125,11 +125,7 @@ def with_texts(run: Run, path: Path, batch_size: int
 
 
 def classifier(run: Run) -> SequenceClassifier:
-    """Return the model of a run, which must be a classifier of sequences or of pairs.
-
-    Raises:
-        ValueError: The model is of another class.
-    """
+    """Return the model of a run, which must be a classifier of sequences or of pairs."""
     model = run.module.model
     if not isinstance(model, SequenceClassifier):
         raise ValueError(f"'run' must be the run of a SequenceClassifier or a PairClassifier (got "

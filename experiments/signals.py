@@ -45,10 +45,7 @@ def _end_at_once(number: int, _: FrameType | None) -> None:
 
 @contextmanager
 def ending_signals() -> Iterator[None]:
-    """Return a context in which signals that end a command raise :class:`Ended`, once.
-
-    Signals that are ignored stay ignored.
-    """
+    """Return a context in which signals that end a command, if not ignored, raise Ended once."""
     is_main = threading.current_thread() is threading.main_thread()
     ours = [number for number in ENDING
             if is_main and signal.getsignal(number) in (signal.SIG_DFL, _end_at_once)]

@@ -44,8 +44,8 @@ from numba.core.event import install_listener
 
 from experiments.data.sequences import check_at_least
 from experiments.modules import Training
-from experiments.modules.baseline import Baseline
-from experiments.runs.attention import fit_source, with_attention
+from experiments.modules.measures import Baseline
+from experiments.runs.attention import fit_source, taken, with_attention
 from experiments.runs.checkpoints import (
     BEST,
     LAST,
@@ -60,7 +60,6 @@ from experiments.runs.checkpoints import (
 from experiments.runs.command import run_or_exit
 from experiments.runs.config_file import Parser, bound_aliases, built
 from experiments.runs.finite import StayFinite
-from experiments.runs.loggers import LoggerName, close, new_logger
 from experiments.runs.one_run import (
     CONFIG,
     alone_in,
@@ -71,7 +70,14 @@ from experiments.runs.one_run import (
     identity_in,
     is_finished,
 )
-from experiments.runs.run_folder import RunFolder, SaveConfig, config_text
+from experiments.runs.run_folder import (
+    LoggerName,
+    RunFolder,
+    SaveConfig,
+    close,
+    config_text,
+    new_logger,
+)
 from experiments.runs.seeds import train_seeds
 from experiments.runs.shipped import OF_GRAPHS, OF_SEQUENCES, attention_names
 from experiments.runs.summary import NAME as SUMMARY
@@ -96,12 +102,7 @@ WHAT_IS_TRAINED = '--config', '-c', '--model', '--data.help', '--help', '-h'  # 
 
 
 class StepSeeds(Callback):
-    """A callback that makes all randomness of a batch a function of (seed, stage, process, batch
-    index).
-
-    A resumed run then has the same sampled graphs, dropout and augmentation as the uninterrupted
-    run. Evaluations sample the same graphs each time.
-    """
+    """Make all randomness of a batch a function of (seed, stage, process, batch index)."""
 
     def __init__(self, seed: int):
         self.seed = seed
@@ -122,8 +123,7 @@ class StepSeeds(Callback):
 
 
 class StayStopped(Callback):
-    """A callback for resumed runs: if EarlyStopping had ended the run, the run stays ended, which
-    Lightning forgets."""
+    """Keep a resumed run ended if EarlyStopping had ended it, which Lightning forgets."""
 
     def on_fit_start(self, trainer: L.Trainer, *_) -> None:
         trainer.should_stop |= any(
@@ -155,10 +155,7 @@ class TrainCLI(LightningCLI):
             auto_configure_optimizers=False, load_from_checkpoint_support=False)
 
     def setup_parser(self, *arguments: Any) -> None:
-        """Build the parser of the command, or take it from an earlier run in this process.
-
-        All runs of a process share this parser, because it takes a tenth of a second to build.
-        """
+        """Build the parser, a tenth of a second, or take it from an earlier run in this process."""
         if self.command not in _PARSERS:
             super().setup_parser(*arguments)
             self.parser.is_nested = False
@@ -359,7 +356,7 @@ class TrainCLI(LightningCLI):
             raise ValueError(f"'trainer.default_root_dir' must not contain a run of a single seed "
                              f"(got {folder}); choose another folder, or omit 'seeds'")
         first = int(self.config.seed_everything)
-        train_seeds(main, [*_without('--seeds', self._given), '--seeds', 'null'], folder,
+        train_seeds(main, [*taken('--seeds', self._given)[1], '--seeds', 'null'], folder,
                     range(first, first + self.config.seeds))
 
 
@@ -384,12 +381,7 @@ def _check_name(folder: str | Path) -> None:
 
 
 def _check_trainer(options: Namespace) -> None:
-    """Raise an error for options of the trainer that Lightning accepts, but that fail later.
-
-    Lightning divides by some of these options. Gradients that are clipped to a negative norm point
-    uphill. Lightning cannot order data that order their own batches. Without a test, there would be
-    no summary.
-    """
+    """Raise an error for options that Lightning accepts, but that fail later or do harm."""
     for name, least in (('accumulate_grad_batches', 1), ('check_val_every_n_epoch', 1),
                         ('gradient_clip_val', 0)):
         if options[name] is not None:
@@ -408,11 +400,8 @@ def _check_trainer(options: Namespace) -> None:
 
 
 def _check_callbacks(given: list[Callback], callbacks: list[Callback]) -> None:
-    """Raise an error if a checkpoint could not store the averaged weights or the state of the
-    user's callbacks ``given``.
-
-    No two of all ``callbacks`` may have the same key in a checkpoint.
-    """
+    """Raise an error if a checkpoint could not store averaged weights, or the state of the
+    callbacks ``given`` under different keys."""
     if any(isinstance(callback, StochasticWeightAveraging) for callback in given):
         raise ValueError("'trainer.callbacks' must not contain StochasticWeightAveraging, because "
                          "no checkpoint contains the averaged weights that would be tested; use "
@@ -440,8 +429,7 @@ def _check_seeds(command: str, options: Namespace) -> None:
 
 
 def _data_filling(options: Namespace) -> L.LightningDataModule | None:
-    """Return the data module if it has a method ``fill_options``, and ``None`` otherwise. The
-    method is called first, and writes options of the run that follow from the data."""
+    """Return the data module if it has a method ``fill_options``, which is called first."""
     kind = locate(options.data.class_path) if options.get('data') else None
     if not hasattr(kind, 'fill_options'):
         return None
@@ -457,26 +445,13 @@ def _is_in(folder: Path, checkpoint: Path) -> bool:
 
 def _of_run(options: list[str]) -> list[str]:
     """Replace the option ``--run`` by the config and the checkpoint that ended this run."""
-    if not (runs := _given('--run', options)):
+    runs, rest = taken('--run', options)
+    if not any(runs[-1:]):
         return options
     checkpoints = Path(runs[-1], 'checkpoints')
     ended = checkpoints / (BEST if (checkpoints / BEST).exists() else LAST)
     return ['--config', f'{runs[-1]}/config.yaml', '--ckpt_path', str(ended),
-            *_without('--run', options)]
-
-
-def _given(name: str, arguments: list[str]) -> list[str]:
-    """Return the values of the option ``name``. The rest of the command line is not parsed yet."""
-    pairs = zip([None, *arguments], arguments)
-    return [value if before == name else value.removeprefix(f'{name}=')
-            for before, value in pairs if before == name or value.startswith(f'{name}=')]
-
-
-def _without(name: str, arguments: list[str]) -> list[str]:
-    """Return the words of a command line without the option ``name`` and its value."""
-    pairs = zip([None, *arguments], arguments)
-    return [value for before, value in pairs
-            if before != name and value != name and not value.startswith(f'{name}=')]
+            *rest]
 
 
 def _checkpoint(command: str, path: str | None) -> str | None:
@@ -535,7 +510,7 @@ def main(args: list[str] | None = None) -> None:
                          "(graphattn --help lists the names)")
     try:
         with ending_signals(), keeping_freed_memory(), trusting(
-                ','.join(_given('--trust', options)).split(',')):
+                ','.join(taken('--trust', options)[0]).split(',')):
             # The config of a training may run any code, but a tested run may come from a stranger.
             with nullcontext() if command == 'fit' else importing_only(WATCHING):
                 cli = TrainCLI(command, with_attention(options))

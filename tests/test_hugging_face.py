@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from graphattn.hugging_face import LazyMask, attach, detach, graph_attention
+from graphattn.hugging_face import attach, detach
+from graphattn.hugging_face.attention import graph_attention
+from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.patterns import Causal, Full, GlobalTokens, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource
 
@@ -769,7 +771,7 @@ def test_a_model_that_is_not_attached_is_refused():
 @pytest.mark.slow
 def test_no_dense_mask_is_computed(monkeypatch):
     """At 16,384 tokens a dense one would take 512 MiB for each of the two sequences."""
-    from graphattn.hugging_face import LazyMask
+    from graphattn.hugging_face.lazy_mask import LazyMask
     monkeypatch.setattr(LazyMask, 'dense', lambda mask: pytest.fail('was formed'))
     for family in ('BERT', 'Llama', 'Mistral', 'GPT-2'):
         model = attach(new_model(family), PATTERN)

@@ -56,7 +56,7 @@ MAY_IMPORT = {
     'compile': {'graphs', 'patterns', 'samplers', 'ops', 'functional'},
     'decoding': GROUND | {'functional', 'placement'},
     # What examines kernels is imported by none of them.
-    'testing': {'graphs', 'patterns', 'ops', 'functional'},
+    'testing': {'_checks', 'graphs', 'patterns', 'ops', 'functional'},
     'transforms': {'_checks', '_explained', '_tensors', 'graphs', 'patterns'},
     'experiments.signals': set(),
     'experiments': {'experiments.runs', 'experiments.signals'},

@@ -37,11 +37,6 @@ class Baseline(nn.Module, ABC):
         is_random (bool): Whether each pass draws random numbers.
         lin_key (nn.Linear, optional): The projection of the keys; ``None`` if the queries are also
             the keys.
-
-    Raises:
-        TypeError: A size is not an int.
-        ValueError: A size is not positive, or ``heads`` does not divide ``channels`` and
-            ``head_channels`` is omitted.
     """
 
     max_length: int | None = None
@@ -100,9 +95,7 @@ class Baseline(nn.Module, ABC):
         return (out, None) if return_graph else out
 
     def _draw_seed(self, generator: torch.Generator | None) -> int:
-        """Draw one random seed, which is used for sequences of all lengths. So the random numbers
-        of a sequence do not depend on other sequences. If ``generator`` is ``None``, torch's
-        default generator is used."""
+        """Draw one seed for sequences of all lengths, so that no sequence depends on others."""
         if not self.is_random:
             return 0
         device = 'cpu' if generator is None else generator.device

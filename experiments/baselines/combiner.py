@@ -28,9 +28,6 @@ class Combiner(Baseline):
         channels, heads, head_channels: As in :class:`Baseline`.
         block (int): Number of tokens of a block; the source has the root of the length.
 
-    Raises:
-        ValueError: A size is not positive, or as in :class:`Baseline`.
-
     Source: Ren et al., "Combiner: Full attention transformer with sparse computation cost" (2021).
     """
 

@@ -28,9 +28,6 @@ class Linear(Baseline):
             :math:`\sqrt n` instead of the sum of the weights, as the code of SBM-Transformer and of
             Nystromformer does.
 
-    Raises:
-        ValueError: ``form`` is unknown, or as in :class:`Baseline`.
-
     Source: Katharopoulos et al., "Transformers are RNNs" (2020).
     """
 

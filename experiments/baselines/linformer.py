@@ -24,9 +24,6 @@ class Linformer(Baseline):
         max_length (int): Maximum number of tokens of a sequence.
         rank (int): Number of projected keys.
 
-    Raises:
-        ValueError: A size is not positive, or as in :class:`Baseline`.
-
     Source: Wang et al., "Linformer: Self-attention with linear complexity" (2020).
     """
 

@@ -33,9 +33,6 @@ class Nystromformer(Baseline):
             convolution if ``None``.
         iterations (int): Number of iterations for the pseudoinverse.
 
-    Raises:
-        ValueError: A size is not positive, ``kernel_size`` is even, or as in :class:`Baseline`.
-
     Source: Xiong et al., "Nystromformer" (2021). The pseudoinverse :math:`{}^+` is its Eq. 15, by
     Razavi et al. (2014).
     """
@@ -68,11 +65,8 @@ class Nystromformer(Baseline):
         return out if self.conv is None else out + self._convolved(value)
 
     def _convolved(self, value: Tensor) -> Tensor:
-        """Return ``self.conv(value)``, computed as a one-dimensional convolution of each channel.
-
-        With a single head and a kernel wider than the sequence, torch 2.13's Conv2d writes out of
-        bounds on CPUs.
-        """
+        """Return ``self.conv(value)``, by one-dimensional convolutions: with one head and a wide
+        kernel, torch 2.13's Conv2d writes out of bounds on CPUs."""
         weight = self.conv.weight.squeeze(3).repeat_interleave(self.head_channels, dim=0)
         by_channel = value.transpose(2, 3).flatten(1, 2)
         out = F.conv1d(by_channel, weight, padding=weight.size(2) // 2, groups=len(weight))

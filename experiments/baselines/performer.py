@@ -36,9 +36,6 @@ class Performer(Baseline):
         kernel (str): ``'softmax'``, or ``'relu'`` as in the code of SBM-Transformer:
             :math:`\phi(x) = \operatorname{relu}(W x) + 0.001`.
 
-    Raises:
-        ValueError: ``features`` is not positive, ``kernel`` is unknown, or as in :class:`Baseline`.
-
     Source: Choromanski et al., "Rethinking attention with Performers" (2021).
     """
 
@@ -57,8 +54,7 @@ class Performer(Baseline):
 
     @torch.no_grad()
     def _draw_projection(self) -> None:
-        """Draw the random matrix W of the features. Its rows are orthogonal, and their norms are
-        distributed as those of a normal matrix."""
+        """Draw the random matrix of the features: orthogonal rows with norms of normal ones."""
         length = torch.randn_like(self.projection).norm(dim=1, keepdim=True)
         blocks = [nn.init.orthogonal_(torch.empty(self.head_channels, self.head_channels))
                   for _ in range(-(-self.features // self.head_channels))]
@@ -73,11 +69,8 @@ class Performer(Baseline):
         return linear_attention(query, key, value)
 
     def _softmax_features(self, x: Tensor, dim: int | tuple[int, int]) -> Tensor:
-        """Return the positive random features of queries or keys.
-
-        Features are divided by their maximum over the dimensions ``dim``, so that exponentials do
-        not overflow. This factor cancels in attention.
-        """
+        """Return the positive random features of queries or keys, up to a factor over ``dim`` that
+        cancels in attention."""
         x = x * self.head_channels**-0.25
         exponent = x @ self.projection.mT - x.square().sum(dim=-1, keepdim=True) / 2
         return (exponent - exponent.amax(dim=dim, keepdim=True).detach()).exp() + MIN_FEATURE

@@ -32,9 +32,6 @@ class Reformer(Baseline):
         chunk (int): Number of tokens of a chunk. The number of hash values equals the number of
             chunks.
 
-    Raises:
-        ValueError: A size is not positive, or as in :class:`Baseline`.
-
     Source: Kitaev et al., "Reformer: The efficient transformer" (2020), Sec. 2.
     """
 

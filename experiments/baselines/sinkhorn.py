@@ -29,9 +29,6 @@ class Sinkhorn(Baseline):
         block (int): Number of tokens of a block.
         iterations (int): Number of normalisations of rows and columns.
 
-    Raises:
-        ValueError: A size is not positive, or as in :class:`Baseline`.
-
     Source: Tay et al., "Sparse Sinkhorn Attention" (2020).
     """
 

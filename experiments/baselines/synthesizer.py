@@ -28,9 +28,6 @@ class Synthesizer(Baseline):
         max_length (int): Maximum number of tokens of a sequence.
         form (str): ``'dense'`` or ``'random'``.
 
-    Raises:
-        ValueError: A size is not positive, ``form`` is unknown, or as in :class:`Baseline`.
-
     Source: Tay et al., "Synthesizer: Rethinking self-attention for transformer models" (2021).
     """
 

@@ -88,8 +88,7 @@ STRUCTURES: dict[str, tuple[Callable[[int, float], BipartiteGraph], float]] = {
 
 
 class Point(NamedTuple):
-    """One setting of the benchmark: the structure and density of the graph, the sizes and the
-    dtype, and whether the run is forward or training."""
+    """One setting: structure and density of the graph, sizes, dtype, and forward or training."""
 
     structure: str
     tokens: int

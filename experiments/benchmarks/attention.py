@@ -28,8 +28,6 @@ from experiments.benchmarks.measure import (
     SPARSE,
     Density,
     benchmark,
-    log_log,
-    machine,
     progress,
     run_benchmark,
     saved_bytes,
@@ -74,7 +72,6 @@ def main(
         graph = edges.build(n, seed=0)
         rows += measure(graph, width, heads, rounds, only, getattr(torch, dtype))
     report(rows, 'attention', out)
-    draw(rows, max(nodes), min(channels), out)
 
 
 def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: list[str] | None,
@@ -132,17 +129,6 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
         forwards['FlexAttention'] = lambda: compiled(
             *(x.transpose(0, 1)[None] for x in inputs), block_mask=graph.block_mask)
     return forwards, inputs
-
-
-def draw(rows: list[dict], n: int, width: int, out: Path) -> None:
-    """Draw the time of each attention function over the density of the graphs, for ``n`` tokens and
-    ``width`` channels of a head."""
-    chosen = [row for row in rows if row['n'] == n and row['channels'] == width]
-    curves = {name: ([row['density'] for row in chosen if row['case'] == name],
-                     [row['forward+backward ms'] for row in chosen if row['case'] == name])
-              for name in dict.fromkeys(row['case'] for row in chosen)}
-    log_log(curves, 'attention', out, x='density', y='forward + backward, ms',
-            title=f'{n} tokens, {width} channels, {machine()}')
 
 
 if __name__ == '__main__':

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from jsonargparse.typing import PositiveInt
 
 from experiments.benchmarks.distributed import measure_elsewhere
-from experiments.benchmarks.measure import benchmark, log_log, progress, stopwatch
+from experiments.benchmarks.measure import benchmark, progress, stopwatch
 from experiments.runs.tables import report
 from graphattn.decoding import KeyValueCache
 from graphattn.distributed import sequence_parallel
@@ -65,9 +65,6 @@ def main(
              **{f'{name}, ms': 1e3 * seconds_of_token(begin(length, length + tokens + 1), tokens)
                 for name, begin in cases.items()}} for length in progress(lengths, 'decoding')]
     report(rows, 'decoding', out)
-    log_log({name: (list(lengths), [row[f'{name}, ms'] for row in rows]) for name in cases},
-            'decoding', out, x='tokens so far', y='ms for one more',
-            title=f'{HEADS} heads of {HEAD_CHANNELS} channels, {NUM_KV_HEADS} of keys')
     if device == 'cpu':
         report(shared_rows(processes, max(lengths), tokens), 'decoding_shared', out)
 

@@ -20,8 +20,6 @@ from experiments.benchmarks.measure import (
     SPARSE,
     Density,
     benchmark,
-    log_log,
-    machine,
     progress,
     run_benchmark,
     saved_bytes,
@@ -60,14 +58,6 @@ def main(
         for number in hops:
             rows += measure(graph, number, heads, channels, rounds)
     report(rows, 'diffusion', out)
-    chosen = [row for row in rows if row['n'] == max(nodes) and row['density'] == max(
-        row['density'] for row in rows if row['n'] == max(nodes))]
-    log_log({name: ([row['hops'] for row in chosen if row['case'] == name],
-                    [row['train ms'] for row in chosen if row['case'] == name])
-             for name in dict.fromkeys(row['case'] for row in chosen)}, 'diffusion', out,
-            x='hops', y='train step, ms',
-            title=f'{max(nodes)} tokens, {heads} heads of {channels}, '
-                  f'{chosen[0]["density"]:.0%} dense, {machine()}')
 
 
 def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,

@@ -31,7 +31,6 @@ from experiments.benchmarks.measure import (
     forkserver,
     free_at_once,
     held_bytes,
-    log_log,
     max_held_bytes,
     progress,
     run_benchmark,
@@ -87,12 +86,6 @@ def main(
         memory = measure_elsewhere(world, weigh_case, sizes, window)
         rows += [combined(world, case, *parts) for case, *parts in zip(cases, times, memory)]
     report(rows, 'distributed', out)
-    shared = [row for row in rows if row['processes'] > 1]
-    log_log({f'{case}: {what}': ([row['processes'] for row in shared if row['case'] == case],
-                                 [row[f'{what} MiB'] for row in shared if row['case'] == case])
-             for case in cases for what in ('sent', 'all keys')}, 'distributed', out,
-            title=f'One training step of {HEADS} heads of {CHANNELS}', x='processes',
-            y='MiB that a process sends, on average')
 
 
 def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, int],

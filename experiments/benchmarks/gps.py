@@ -28,7 +28,6 @@ from experiments.benchmarks.measure import (
     benchmark,
     elsewhere,
     interleave,
-    log_log,
     peak_bytes,
     progress,
     seeded,
@@ -78,10 +77,6 @@ def main(
     rows = [row for setting in progress(settings, 'gps')
             for row in measure(setting, layers, rounds)]
     report(rows, 'gps', out)
-    curves = {name: ([row['nodes'] for row in rows if row['layer'] == name],
-                     [row['train ms'] for row in rows if row['layer'] == name]) for name in layers}
-    log_log(curves, 'gps', out, title=f'GPS layers, {total} nodes', x='nodes of a graph',
-            y='training step [ms]')
 
 
 class Setting(NamedTuple):

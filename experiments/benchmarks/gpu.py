@@ -28,8 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from experiments.benchmarks import attention, meshes
 from experiments.benchmarks.layer import bring_to_density, full_attention, train
-from experiments.benchmarks.measure import benchmark, interleave, progress, run_benchmark
-from experiments.benchmarks.sampler import block_model
+from experiments.benchmarks.measure import benchmark, interleave, progress, run_benchmark, seeded
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_probability
@@ -78,9 +77,7 @@ def main(
         dtype: Dtype of queries, keys and values. Layers run under autocast to this dtype.
         parts: The parts to measure. The table of a part is written when the part is finished.
         block: Number of rows of a tile.
-        device: The device.
         quick: Whether to use small sizes, which end within a minute.
-        out: The folder of the tables.
     """
     shapes, grids, lengths, densities = SHAPES, meshes.MESHES, LENGTHS, DENSITIES
     # The last is what the sweep is about.
@@ -277,6 +274,15 @@ def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
     times = interleave(cases, rounds)
     return [{'n': n, 'density': density, **{f'{name} ms': 1e3 * seconds for name, seconds in
                                             times.items()}}]
+
+
+def block_model(n: int, density: float, clusters: int) -> FactorModel:
+    """Return a random FactorModel whose graphs have the expected density ``density``."""
+    generator = seeded()
+    query, key = torch.rand(2, n, clusters, generator=generator)
+    mixing = torch.rand(clusters, clusters, generator=generator).square()
+    mixing *= density * n**2 / float(FactorModel(query, mixing, key).expected_edges())
+    return FactorModel(*(x.requires_grad_() for x in (query, mixing, key)))
 
 
 if __name__ == '__main__':

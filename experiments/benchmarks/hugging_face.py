@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 
 import torch
 from jsonargparse.typing import PositiveInt
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from experiments.benchmarks.measure import (
@@ -27,7 +26,6 @@ from experiments.benchmarks.measure import (
     progress,
     run_benchmark,
 )
-from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn.hugging_face import attach
 from graphattn.patterns import get
@@ -76,17 +74,14 @@ def main(
              'attention / bigbird': (seconds - apart) / (times[ours] - apart),
              'peak MiB': peaks[case] / 2**20} for case, seconds in times.items()]
     report(rows, 'hugging_face', out)
-    draw(rows, setting, out)
 
 
 class Setting(NamedTuple):
-    """The sizes and the dtype of the encoders that the benchmark compares."""
-
     tokens: int
     batch: int
     layers: int
     heads: int
-    dtype: torch.dtype = torch.float
+    dtype: torch.dtype
 
     def model(self, case: str) -> nn.Module:
         """Build an encoder without dropout, because dropout would differ between the encoders."""
@@ -151,23 +146,5 @@ def peaks_of_training(setting: Setting) -> dict[str, int]:
     return peaks
 
 
-def draw(rows: list[dict], setting: Setting, out: Path) -> None:
-    """Draw bars of the time and memory of each model into ``out/hugging_face.png``."""
-    figure = Figure(figsize=(9, 3.6), layout='constrained')
-    shown = [row for row in rows if row['case'] != 'no attention']
-    names = [row['case'] for row in shown]
-    for axes, name, label in zip(figure.subplots(1, 2, sharey=True), ('train s', 'peak MiB'),
-                                 ('training step, s', 'peak of memory, MiB')):
-        bars = axes.barh(names, [row[name] for row in shown],
-                         color=['C0' if row.startswith('graphattn') else 'C7' for row in names])
-        axes.bar_label(bars, fmt='%.3g', padding=3, fontsize='small')
-        axes.margins(x=0.15)
-        axes.set_xlabel(label)
-        axes.invert_yaxis()
-    figure.suptitle(f'{setting.layers} layers of {setting.heads} heads as wide as those of BERT, '
-                    f'{setting.batch} x {setting.tokens} tokens')
-    report_figure(figure, 'hugging_face', out)
-
-
 if __name__ == '__main__':
-    run_benchmark(main, modes=('long_encoder',))
+    run_benchmark(main)

@@ -1,4 +1,4 @@
-"""Interleaved timing of cases, measurement of memory, and figures, for all benchmarks."""
+"""Interleaved timing of cases, and measurement of memory, for all benchmarks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ from typing import Literal, TypeVar
 import torch
 from jsonargparse.typing import restricted_number_type
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from torch import Tensor
 from tqdm import tqdm
 
 from experiments.runs.command import run_or_exit
 from experiments.runs.command_line import Parser, with_short_summary
-from experiments.runs.figures import report_figure
 from graphattn.utils.files import check_folder
 from graphattn.utils.memory import within_free_memory
 
@@ -38,8 +36,7 @@ from graphattn.utils.memory import within_free_memory
 SPARSE = {'cpu': ('numba',), 'cuda': ('triton',)}
 COMMON = {'heads': 'Number of heads, which share the graph.', 'channels': 'Width of a head.',
           'rounds': 'Number of measurements of each case; the median is reported.',
-          'device': "The device, such as 'cuda'.", 'out': 'The folder of the table and the '
-                                                          'figure.'}
+          'device': "The device, such as 'cuda'.", 'out': 'The folder of the results.'}
 A_ROUND = 1 / 7  # seconds; fast cases have more rounds, to fill this time
 Measured = TypeVar('Measured')
 Density = restricted_number_type('Density', float, [('>', 0), ('<=', 1)])
@@ -152,16 +149,19 @@ def all_times(cases: dict[str, Callable[[], object]], rounds: int = 7,
 def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[Tensor],
                     rounds: int) -> dict[str, dict[str, float]]:
     """Return the median seconds of each case for each pass: a dict by pass of dicts by case."""
-    def train(forward: Callable[[], Tensor]) -> None:
-        torch.autograd.grad(forward().sum(), inputs, allow_unused=True)
+    passes = {'infer': infer, 'train': functools.partial(train, inputs=inputs)}
+    return {name: interleave({case: functools.partial(run, forward)
+                              for case, forward in forwards.items()}, rounds)
+            for name, run in passes.items()}
 
-    def infer(forward: Callable[[], Tensor]) -> None:
-        with torch.no_grad():
-            forward()
 
-    return {run.__name__: interleave({name: functools.partial(run, forward)
-                                      for name, forward in forwards.items()}, rounds)
-            for run in (infer, train)}
+def infer(forward: Callable[[], Tensor]) -> None:
+    with torch.no_grad():
+        forward()
+
+
+def train(forward: Callable[[], Tensor], inputs: Sequence[Tensor]) -> None:
+    torch.autograd.grad(forward().sum(), inputs, allow_unused=True)
 
 
 def _fits(name: str, run: Callable[[], object]) -> bool:
@@ -359,16 +359,3 @@ def plain(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(which='both')
-
-
-def log_log(curves: dict[str, tuple[list[float], list[float]]], name: str, out: Path, *,
-            title: str, x: str, y: str) -> None:
-    """Draw curves on logarithmic axes into ``out/name.png``."""
-    figure = Figure(figsize=(7, 4.5), layout='constrained')
-    axes = figure.subplots()
-    for label, (at, values) in curves.items():
-        axes.loglog(at, values, marker='o', label=label)
-    axes.set(title=title, xlabel=x, ylabel=y)
-    axes.grid(which='both')
-    axes.legend(loc='center left', bbox_to_anchor=(1, 0.5))
-    report_figure(figure, name, out)

@@ -25,7 +25,6 @@ from experiments.benchmarks.measure import (
     benchmark,
     elsewhere,
     held_bytes,
-    log_log,
     max_held_bytes,
     progress,
     start_peak_over,
@@ -54,7 +53,6 @@ def main(
     Args:
         nodes: Numbers of tokens.
         pattern: A pattern with about the same number of keys per query at every length.
-        rounds: Number of measurements; the median is reported.
     """
     edges = parse(pattern)
     rows = [elsewhere(measure, n, edges, heads, channels, rounds, start='spawn')
@@ -63,11 +61,6 @@ def main(
         for name in (name for name in ('ns per edge and head', 'ns of memory') if name in row):
             row[f'{name}, times first'] = row[name] / rows[0][name]
     report(rows, 'scaling', out)
-    at = [row['n'] for row in rows]
-    log_log({'ms per step': (at, [row['step ms'] for row in rows]),
-             'peak MiB above the start': (at, [row['peak MiB'] for row in rows])},
-            'scaling', out, title=f'{edges}, {heads} heads of {channels}',
-            x='tokens', y='')
 
 
 def measure(n: int, pattern: Pattern, heads: int, channels: int, rounds: int) -> dict:

@@ -66,7 +66,6 @@ def main(
         anew: Whether each step gets a new tensor of edges, as from a data loader, so that the step
             includes sorting.
         quick: Whether to use a smaller graph, which takes less than a minute.
-        out: The folder of the table.
     """
     if quick:
         nodes, edges, rounds = nodes // 20, edges // 20, 2

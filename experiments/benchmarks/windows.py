@@ -14,12 +14,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -27,11 +24,11 @@ from experiments.benchmarks.measure import (
     SPARSE,
     benchmark,
     default_device,
+    infer,
     interleave,
-    machine,
     progress,
+    train,
 )
-from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
@@ -118,7 +115,6 @@ def main(
         rows += measure(name, pattern.build(n), heads, channels, rounds,
                         is_edge if compiled and not quick else None)
     report(rows, 'windows', out)
-    draw(rows, out)
 
 
 def measure(name: str, graph: BipartiteGraph, heads: int, channels: int, rounds: int,
@@ -176,40 +172,3 @@ def flex(is_edge: MaskFunction, inputs: list[Tensor]) -> dict[str, Callable[[], 
             print(f'skipped FlexAttention, which does not compile: {str(error).splitlines()[0]}')
             return {}
     return {'FlexAttention': run}
-
-
-def infer(forward: Callable[[], Tensor]) -> None:
-    with torch.no_grad():
-        forward()
-
-
-def train(forward: Callable[[], Tensor], inputs: list[Tensor]) -> None:
-    torch.autograd.grad(forward().sum(), inputs)
-
-
-def draw(rows: list[dict], out: Path) -> None:
-    names, kinds = (list(dict.fromkeys(row[key] for row in rows)) for key in ('graph', 'case'))
-    figure = Figure(figsize=(9, 1 + len(names)), layout='constrained')
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, (column, title) in zip(panels, (('forward ms', 'forward'),
-                                              ('forward+backward ms', 'forward + backward'))):
-        times = {(row['graph'], row['case']): row[column] for row in rows}
-        for number, case in enumerate(kinds):
-            place = np.arange(len(names)) + 0.8 * (number + 0.5) / len(kinds) - 0.4
-            bars = axes.barh(place, [times.get((name, case), math.nan) for name in names],
-                             0.8 / len(kinds), label=case)
-            axes.bar_label(bars, fmt=rounded, padding=2, fontsize='x-small')
-        axes.set(xscale='log', xlabel='milliseconds', title=title,
-                 yticks=range(len(names)), yticklabels=names)
-        axes.margins(x=0.2)
-        axes.xaxis.set_major_formatter('{x:,g}')
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.grid(axis='x')
-    panels[0].invert_yaxis()
-    figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
-    figure.suptitle(machine(), fontsize='medium')
-    report_figure(figure, 'windows', out)
-
-
-def rounded(number: float) -> str:
-    return f'{number:,.0f}' if number >= 100 else f'{number:.3g}'

@@ -34,85 +34,49 @@ class TokenBatch(NamedTuple):
 
 
 class TextBatch(NamedTuple):
-    """Concatenated sequences of WordPiece tokens, without padding.
+    """Concatenated sequences of WordPiece tokens, without padding."""
 
-    Attributes:
-        tokens (Tensor): Ids, int64 ``[num_tokens]``.
-        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        segments (Tensor): 0 up to the first [SEP], 1 after it, int64 ``[num_tokens]``.
-        selected (Tensor): Positions of the tokens to predict, int64 ``[num_selected]``.
-        target (Tensor): The original ids of these tokens, int64 ``[num_selected]``.
-        label (Tensor): The class or score of each sequence. In pre-training, the label is 0 if the
-            second segment follows the first, and 1 if the second is from another document. Without
-            pairs, the tensor is empty.
-    """
-
-    tokens: Tensor
-    ptr: Tensor
-    segments: Tensor
-    selected: Tensor
-    target: Tensor
+    tokens: Tensor  # ids, int64 [num_tokens]
+    ptr: Tensor  # where each sequence begins, int64 [num_sequences + 1]
+    segments: Tensor  # 0 up to the first [SEP], 1 after it, int64 [num_tokens]
+    selected: Tensor  # positions of the tokens to predict, int64 [num_selected]
+    target: Tensor  # the original ids of these tokens, int64 [num_selected]
+    # The class or score of each sequence. In pre-training, 0 if the second segment follows the
+    # first, and 1 if it is from another document; empty without pairs.
     label: Tensor
 
 
 class QuestionBatch(NamedTuple):
-    """Concatenated windows of the texts of questions. Each window begins with its question.
+    """Concatenated windows of the texts of questions, each of which begins with its question."""
 
-    Attributes:
-        tokens (Tensor): Ids, int64 ``[num_tokens]``.
-        ptr (Tensor): Where each window begins, int64 ``[num_windows + 1]``.
-        segments (Tensor): 0 up to the first [SEP], 1 after it, int64 ``[num_tokens]``.
-        num_global (Tensor): The number of leading tokens of each window that belong to the
-            question, [CLS] and [SEP] included, int64 ``[num_windows]``.
-        first (Tensor): The first token of each answer, int64 ``[num_answers]``. Each window has at
-            least one entry, which is [CLS] if the window contains no answer.
-        last (Tensor): The last token of each answer, int64 ``[num_answers]``.
-        question_ptr (Tensor): The first window of each question, int64 ``[num_questions + 1]``.
-        offset (Tensor): Start and end of each token in the characters of its text, int64
-            ``[num_tokens, 2]``; -1 for tokens of the question.
-        contexts (list of str): The text of each window.
-        ids (list of str): The id of each question.
-        accepted (list): The accepted answers of each question.
-    """
-
-    tokens: Tensor
-    ptr: Tensor
-    segments: Tensor
-    num_global: Tensor
+    tokens: Tensor  # ids, int64 [num_tokens]
+    ptr: Tensor  # where each window begins, int64 [num_windows + 1]
+    segments: Tensor  # 0 up to the first [SEP], 1 after it, int64 [num_tokens]
+    num_global: Tensor  # leading tokens of each window up to [SEP], int64 [num_windows]
+    # The first and the last token of each answer, int64 [num_answers]. Each window has at least one
+    # entry, which is [CLS] if the window contains no answer.
     first: Tensor
     last: Tensor
-    question_ptr: Tensor
+    question_ptr: Tensor  # the first window of each question, int64 [num_questions + 1]
+    # Start and end of each token in the characters of its text, -1 in questions, int64
+    # [num_tokens, 2].
     offset: Tensor
-    contexts: list[str]
-    ids: list[str]
-    accepted: list[tuple[str, ...]]
+    contexts: list[str]  # of the windows
+    ids: list[str]  # of the questions
+    accepted: list[tuple[str, ...]]  # answers of each question
 
 
 class ChoiceBatch(NamedTuple):
-    """Questions with several choices each. One choice of each question is right.
+    """Questions with several choices each, one of which is right."""
 
-    Attributes:
-        tokens (Tensor): Ids, int64 ``[num_tokens]``.
-        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-        segments (Tensor): 0 up to the first [SEP], 1 after it, int64 ``[num_tokens]``.
-        num_global (Tensor): The number of leading global tokens of each sequence, int64
-            ``[num_sequences]``.
-        selected (Tensor): The token of each choice, int64 ``[num_choices]``.
-        choice (Tensor): The choice that each selected token represents, as its index among all
-            choices of the batch, int64 ``[num_choices]``. Several tokens may represent one choice.
-        choice_ptr (Tensor): The first choice of each question, int64 ``[num_questions + 1]``.
-        label (Tensor): The index of the right choice within each question, int64
-            ``[num_questions]``.
-    """
-
-    tokens: Tensor
-    ptr: Tensor
-    segments: Tensor
-    num_global: Tensor
-    selected: Tensor
-    choice: Tensor
-    choice_ptr: Tensor
-    label: Tensor
+    tokens: Tensor  # ids, int64 [num_tokens]
+    ptr: Tensor  # where each sequence begins, int64 [num_sequences + 1]
+    segments: Tensor  # 0 up to the first [SEP], 1 after it, int64 [num_tokens]
+    num_global: Tensor  # leading global tokens of each sequence, int64 [num_sequences]
+    selected: Tensor  # the tokens of choices, perhaps several of one choice
+    choice: Tensor  # of each selected token, among all choices of the batch, int64
+    choice_ptr: Tensor  # the first choice of each question, int64 [num_questions + 1]
+    label: Tensor  # the right choice within each question, int64 [num_questions]
 
 
 def check_batch(batch: object, kind: type = TokenBatch) -> None:

@@ -1,11 +1,8 @@
 """PATTERN and CLUSTER: node classification on graphs of stochastic block models.
 
-    python -m experiments.data.block_model_graphs PATTERN
-
-draws the graphs from the published distribution, keeps them in ``data/cache`` and prints their
-statistics beside those of the released files. CLUSTER agrees with its released files. The released
-PATTERN has 1.2 % more nodes and 3.3 % more edges than its published distribution implies. It also
-has graphs of 44 nodes, although the distribution implies at least 45.
+The graphs are drawn from the published distribution. CLUSTER agrees with its released files. The
+released PATTERN has 1.2 % more nodes and 3.3 % more edges than its distribution implies, and graphs
+of 44 nodes, although the distribution implies at least 45.
 
 Source: Dwivedi et al., "Benchmarking Graph Neural Networks" (2020), Sec. 4.4 and Appendix A.3.
 """
@@ -14,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,7 +18,6 @@ from torch_geometric.data import Data
 from tqdm import tqdm
 
 from experiments.data.cached_arrays import cached_arrays
-from experiments.runs.command_line import run_function
 
 PARTS = 'train', 'val', 'test'
 
@@ -48,7 +43,6 @@ DISTRIBUTIONS = {
 }
 # Mean numbers of nodes and edges of a graph of the released files. Edges are counted in both
 # directions.
-RELEASED = {'PATTERN': (118.89, 6_078.57), 'CLUSTER': (117.20, 4_301.72)}
 _MIN_SIZE, _MAX_SIZE = 5, 34
 
 
@@ -131,27 +125,3 @@ def _graphs(arrays: dict[str, np.ndarray], part: str, vocabulary: int) -> list[D
     return [Data(x=torch.eye(vocabulary)[feature], y=label,
                  edge_index=torch.cat([pair, pair.flip(0)], dim=1))
             for pair, feature, label in graphs]
-
-
-def main(name: Literal['PATTERN', 'CLUSTER'], seed: int = 0, cache: Path = Path('data/cache')
-         ) -> None:
-    """Draw a data set, and print its statistics.
-
-    Args:
-        name: The data set.
-        seed: The same seed gives the same graphs.
-        cache: The folder of all caches.
-    """
-    graphs = sum(block_model_graphs(name, seed, cache).values(), [])
-    nodes = np.array([graph.num_nodes for graph in graphs])
-    edges = np.array([graph.num_edges for graph in graphs])
-    shares = torch.bincount(torch.cat([graph.y for graph in graphs])) / nodes.sum()
-    released_nodes, released_edges = RELEASED[name]
-    print(f'{len(graphs)} graphs of {nodes.min()} to {nodes.max()} nodes')
-    print(f'nodes {nodes.mean():.2f} (released {released_nodes}), edges {edges.mean():.2f} '
-          f'(released {released_edges})')
-    print(f'shares of the classes {[round(share, 4) for share in shares.tolist()]}')
-
-
-if __name__ == '__main__':
-    run_function(main)

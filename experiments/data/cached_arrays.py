@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from hashlib import blake2b
+from functools import partial
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,4 @@ def _read(folder: Path, parameters: dict) -> dict[str, np.ndarray] | None:
 
 def _digest(path: Path) -> str:
     with path.open('rb') as file:
-        digest = blake2b(digest_size=16)
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
+        return file_digest(file, partial(blake2b, digest_size=16)).hexdigest()

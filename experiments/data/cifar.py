@@ -74,8 +74,7 @@ def _of_files(path: str, of_colours: Callable[[np.ndarray], np.ndarray], about: 
 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read a file of 10,000 images. Return their colours, uint8 ``[10000, 3, 1024]``, and their
-    classes."""
+    """Read the colours of 10,000 images, uint8 ``[10000, 3, 1024]``, and their classes."""
     length = IMAGES_PER_FILE * (1 + 3 * PIXELS)
     with readable(f'{path} cannot be read',
                   "'path' must be the folder of the binary version of CIFAR-10"):
@@ -91,21 +90,14 @@ def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def raster(image: np.ndarray) -> np.ndarray:
-    """Convert colours ``[num_images, 3, num_pixels]`` to raster order, uint8
-    ``[num_images, 3 * num_pixels]``.
-
-    In raster order, the three colours of a pixel are next to each other.
-    """
+    """Convert colours ``[num_images, 3, num_pixels]`` to uint8 ``[num_images, 3 * num_pixels]``,
+    with the three colours of a pixel next to each other."""
     return np.ascontiguousarray(image.transpose(0, 2, 1)).reshape(len(image), -1)
 
 
 def grey(image: np.ndarray) -> np.ndarray:
-    """Convert colours ``[num_images, 3, num_pixels]`` to grey levels, uint8
-    ``[num_images, num_pixels]``.
-
-    Weights and rounding are those of TensorFlow's ``rgb_to_grayscale``, which Long Range Arena
-    uses: 255.5 / 255 times the level, truncated.
-    """
+    """Convert colours ``[num_images, 3, num_pixels]`` to grey levels, uint8 ``[num_images,
+    num_pixels]``, as TensorFlow's ``rgb_to_grayscale`` in Long Range Arena does."""
     levels = np.empty((len(image), image.shape[2]), np.uint8)
     # a few images at a time, because they are converted to float32
     for first in range(0, len(image), 1000):

@@ -14,8 +14,7 @@ FOLDS = 10  # a missing part gets one of these folds
 
 
 def given_parts(path: str, val: str | None, test: str | None) -> dict[str, Path]:
-    """Return the paths of the training, development and test part of a data set, by the name of the
-    part. Parts whose path is ``None`` are left out."""
+    """Return the paths of the parts of a data set by name, without those that are ``None``."""
     return {part: Path(name) for part, name in zip(PARTS, (path, val, test)) if name is not None}
 
 
@@ -48,10 +47,8 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str],
 
 def stratified(keys: Iterable[Hashable], label: np.ndarray, parts: Sequence[str], seed: int,
                where: str) -> dict[str, np.ndarray]:
-    """Draw a tenth of each class for each of ``parts``, and leave the rest for training.
-
-    Equal examples stay in one part. A class with too few examples is for training only.
-    """
+    """Draw a tenth of each class for each of ``parts``, with equal examples in one part; classes
+    with too few examples are for training only."""
     from sklearn.model_selection import StratifiedKFold
 
     if not parts:

@@ -26,11 +26,16 @@ from experiments.data.sequences import (
     SequenceSource,
     check_at_least,
 )
+from experiments.data.what_was_read import readable
 from experiments.runs.command_line import run_function
 from graphattn.extension import jit
+from graphattn.utils.reading import filled_lines
 
 SYMBOLS = (*'0123456789', '[MIN', '[MAX', '[MED', '[SM', ']')
 MIN, MAX, MED, SM, END = range(10, 15)
+HEADER = 'Source\tTarget'  # of the released files
+NUMBER_OF = {']': END, **{symbol: number for number, symbol in enumerate(SYMBOLS)}}
+BRACKETS = str.maketrans('', '', '()')
 OPERATOR_SHARE = 0.25  # of the nodes above the maximum depth
 TREES_AT_ONCE = 512
 MAX_ATTEMPTS = 2_000_000  # for TREES_AT_ONCE trees; at the published lengths 7,000 suffice
@@ -58,9 +63,6 @@ class GeneratedListOps(SequenceSource):
         max_args (int): Maximum number of arguments of an operator.
         seed (int): Seed of the trees.
         cache (str): The folder in which they are cached.
-
-    Raises:
-        ValueError: An argument is too small, or there are too few trees of these lengths.
     """
 
     num_train: int = 96_000
@@ -120,8 +122,7 @@ class GeneratedListOps(SequenceSource):
                         f"widen this range")
 
     def _chunks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield chunks of random trees, endlessly. A chunk depends only on its number, not on the
-        process that draws it."""
+        """Yield chunks of random trees endlessly, each of which depends only on its number."""
         workers = torch.get_num_threads()
         with ThreadPoolExecutor(workers) as pool:
             first = 0
@@ -154,8 +155,7 @@ def draw_trees(rng, num_trees, max_attempts, min_length, max_length, max_depth, 
 
 @jit()
 def draw_tree(rng, tokens, max_depth, max_args):
-    """Write a random tree into the array ``tokens``, and return its length. The length is
-    ``len(tokens)`` if the tree does not fit."""
+    """Write a random tree into ``tokens``, and return its length, ``len(tokens)`` if too long."""
     missing = np.zeros(max_depth + 1, np.int64)  # arguments of the open operator at each depth
     depth = length = 0
     while length < len(tokens):
@@ -254,6 +254,66 @@ def shares(trees: Sequences) -> dict[str, float]:
             'depth, mean': depth.mean(), 'digits': count[:MIN].sum(),
             **{SYMBOLS[token]: count[token] for token in range(MIN, END + 1)},
             **{f'value {digit}': share for digit, share in enumerate(value)}}
+
+
+@dataclass(frozen=True)
+class ListOpsFiles(SequenceSource):
+    """ListOps trees of the files ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``::
+
+        Source                                   Target
+        ( ( ( [MAX 2 ) ( ( [MIN 4 ) 7 ) ] ) ]    4
+
+    Round brackets are left out, as in all published results. The value of each tree is compared
+    with its target, so that truncated or corrupted files raise an error.
+
+    Args:
+        path (str): The folder with the files, ``lra_release/listops-1000``.
+    """
+
+    path: str
+
+    def read(self, max_length: int) -> SequenceData:
+        names = dict(zip(PARTS, ('train', 'val', 'test')))
+        return SequenceData('ListOps, released', len(SYMBOLS), 10, {
+            part: read_listops(Path(self.path) / f'basic_{name}.tsv', max_length)
+            for part, name in names.items()})
+
+
+def read_listops(path: Path, max_length: int) -> Sequences:
+    """Read the trees of one file, cut at ``max_length`` tokens."""
+    trees, targets = [], []
+    with readable(f'{path} cannot be read',
+                  "'path' must be the folder of Long Range Arena's basic_train.tsv, basic_val.tsv "
+                  "and basic_test.tsv"):
+        lines = filled_lines(path, 'ascii')
+        header = next(lines, (1, ''))[1].strip()
+        if header != HEADER:
+            raise ValueError(f"{path}, line 1: expected the header {HEADER!r} (got {header!r:.60})")
+        for number, line in tqdm(lines, desc=f'reading {path.name}', unit=' trees', disable=None):
+            tree, target = _row(line, f'{path}, line {number}')
+            trees.append(tree[:max_length])
+            targets.append(target)
+    if not trees:
+        raise ValueError(f"{path}: expected at least one tree below the header (got none)")
+    return Sequences.of(trees, targets)
+
+
+def _row(line: str, where: str) -> tuple[np.ndarray, int]:
+    source, _, target = line.rstrip('\r\n').partition('\t')
+    try:
+        tree = np.array([NUMBER_OF[symbol] for symbol in source.translate(BRACKETS).split()],
+                        dtype=np.uint8)
+        value = int(evaluate(tree, np.array([0, len(tree)]))[0])
+    except KeyError as error:
+        raise ValueError(f"{where}: expected only symbols of ListOps in the source (got "
+                         f"{error})") from error
+    except ValueError as error:
+        raise ValueError(f"{where}: expected a complete tree as the source (got "
+                         f"{source!r:.60})") from error
+    if target != str(value):
+        raise ValueError(f"{where}: expected the target {value}, the value of the tree (got "
+                         f"{target!r:.20})")
+    return tree, value
 
 
 def main(num_train: int = 96_000, min_length: int = 500, max_length: int = 2_000, seed: int = 0,

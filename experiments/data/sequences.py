@@ -11,7 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.data.labels import PARTS, class_names, class_numbers, stratified
-from experiments.data.token_files import token_rows
+from experiments.data.what_was_read import tell, unread
+from graphattn.utils.reading import check_arrays
+
+TOKENS, LABEL = 'tokens', 'label'  # arrays in a file
+MAX_ID = 2**31 - 1
 
 
 class Sequences(NamedTuple):
@@ -41,8 +45,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Iterable[np.ndarray], label: Iterable[int]) -> Sequences:
-        """Return some arrays of ids, ``[length]`` each, as Sequences with the given labels. All
-        arrays have the same dtype."""
+        """Return arrays of ids of one dtype, ``[length]`` each, as Sequences with labels."""
         sequences = [np.zeros(0, np.uint8), *sequences]
         ptr = np.cumsum([len(sequence) for sequence in sequences])
         return cls(np.concatenate(sequences), ptr, np.asarray(label, dtype=np.int64))
@@ -76,14 +79,13 @@ class SequenceSource(ABC):
 
     @abstractmethod
     def read(self, max_length: int) -> SequenceData:
-        """Return all sequences, cut at ``max_length`` tokens. Every call returns the same
-        sequences."""
+        """Return all sequences, the same in every call, cut at ``max_length`` tokens."""
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
         """Yield the name of each unlabelled example in a file, and the ids of its one or two
         sequences.
 
-        The base class reads a NumPy array, see :func:`experiments.data.token_files.read_tokens`.
+        The base class reads a NumPy array, see :func:`experiments.data.sequences.read_tokens`.
         """
         return token_rows(path)
 
@@ -99,12 +101,8 @@ class LabelledSequences(NamedTuple):
 
 def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
             classes: list[str] | None, seed: int) -> SequenceData:
-    """Divide labelled sequences into training, development and test parts, and replace labels by
-    indices of classes.
-
-    A part that is missing gets a tenth of the training part, see
-    :func:`experiments.data.labels.stratified`.
-    """
+    """Divide sequences into three parts, of which one that is missing gets a tenth of the training
+    part, and replace labels by indices of classes."""
     names = class_names(parts['train'].labels, classes, parts['train'].source)
     all_parts = {name: Sequences.of(part.sequences,
                                     class_numbers(part.labels, names, part.where))
@@ -120,8 +118,7 @@ def divided(about: str, parts: dict[str, LabelledSequences], num_tokens: int,
 
 
 def check_at_least(least: int, **sizes: int) -> None:
-    """Raise an error unless each keyword argument is at least ``least``. The error names the
-    argument."""
+    """Raise an error that names the argument unless each is at least ``least``."""
     for name, size in sizes.items():
         if size < least:
             raise ValueError(f"'{name}' must be at least {least} (got {size})")
@@ -133,3 +130,82 @@ def check_labels(label: np.ndarray, num_classes: int, where: str) -> None:
     if len(wrong):
         raise ValueError(f"{where}: expected labels from 0 to {num_classes - 1} (got "
                          f"{label[wrong[0]]} as label number {wrong[0] + 1})")
+
+
+# Arrays of token ids #################################################################
+
+
+def read_tokens(path: Path) -> np.ndarray:
+    """Read token ids, integers ``[num_examples, length]``: the array ``tokens`` of an ``.npz``
+    file, or the array of an ``.npy`` file, which is memory-mapped."""
+    if path.suffix not in ('.npy', '.npz'):
+        raise ValueError(f"{path}: expected a NumPy file of token ids with the suffix .npy or .npz")
+    tokens = _read_array(path, TOKENS) if path.suffix == '.npz' else _read_file(path)
+    if tokens.dtype.kind not in 'iu' or tokens.ndim != 2 or not tokens.size:
+        raise ValueError(f"{path}: expected token ids as integers of shape [examples, length] (got "
+                         f"{tokens.dtype} of shape {tokens.shape})")
+    return tokens
+
+
+def read_labels(path: Path, num_examples: int) -> list[str]:
+    """Read the label of each example as a string: from the array ``label`` of an ``.npz`` file, or
+    from ``NAME_label.npy`` next to ``NAME.npy``."""
+    if path.suffix == '.npz':
+        label = _read_array(path, LABEL)
+    else:
+        path = path.with_name(f'{path.stem}_{LABEL}.npy')
+        label = _read_file(path)
+    if label.dtype.kind not in 'iuU' or label.shape != (num_examples,):
+        raise ValueError(f"{path}: expected labels as integers or strings of shape "
+                         f"[{num_examples}], one for each example (got {label.dtype} of shape "
+                         f"{label.shape})")
+    if label.dtype.kind == 'U' and not _are_characters(label):
+        raise ValueError(f"{path}: expected labels that are valid Unicode (got other bytes)")
+    return [str(value) for value in label.tolist()]
+
+
+def token_rows(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
+    """Yield the index and the ids of each example in a file, integers ``[length]``."""
+    tokens = read_tokens(path)
+    return ((str(number), (check_ids(row, f'{path}, row {number}'),))
+            for number, row in enumerate(tokens))
+
+
+def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
+    """Return token ids unchanged, or raise an error if an id is negative or too large."""
+    for value in (tokens.min(), tokens.max()):
+        if not 0 <= value <= MAX_ID:
+            raise ValueError(f"{where}: expected token ids from 0 to {MAX_ID:,} (got {value})")
+    return tokens
+
+
+def _are_characters(text: np.ndarray) -> bool:
+    """Return whether all strings of an array are valid Unicode. NumPy does not check this."""
+    if not text.dtype.itemsize:
+        return False
+    code = np.ascontiguousarray(text).view(text.dtype.str.partition('U')[0] + 'u4')
+    return bool(((code <= 0x10FFFF) & ((code < 0xD800) | (code > 0xDFFF))).all())
+
+
+def _read_array(path: Path, name: str) -> np.ndarray:
+    try:
+        check_arrays(path)
+        with np.load(path, allow_pickle=False) as file:
+            names = file.files
+            array = file[name] if name in names else None
+        if others := unread(names, (TOKENS, LABEL), 'arrays'):
+            tell(path, f'the array {name}', others)
+    except Exception as error:  # NumPy and zipfile raise many types of errors
+        raise ValueError(f'{path} cannot be read as NumPy arrays ({error})') from error
+    if array is None:
+        raise ValueError(f"{path}: expected an array {name!r} (got "
+                         f"{', '.join(names) or 'no arrays'})")
+    return array
+
+
+def _read_file(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode='r', allow_pickle=False)
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as a NumPy array ({error}); put token ids in "
+                         f"NAME.npy and labels in NAME_{LABEL}.npy, or both in one .npz") from error

@@ -9,8 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from experiments.data.labels import given_parts
-from experiments.data.sequences import LabelledSequences, SequenceData, SequenceSource, divided
-from experiments.data.token_files import check_ids, read_labels, read_tokens
+from experiments.data.sequences import (
+    LabelledSequences,
+    SequenceData,
+    SequenceSource,
+    check_ids,
+    divided,
+    read_labels,
+    read_tokens,
+)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from experiments.data.batch import TokenBatch, check_batch
+from experiments.modules.densities import densities
+from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
 from graphattn.graphs import PairMask
 from graphattn.patterns import save_masks
-from graphattn.sources import LearnedMaskSource
+from graphattn.samplers import density_penalty
+from graphattn.sources import BlockModelSource, LearnedMaskSource
 from graphattn.sources.mask_graph import MaskGraph
 
 FreezeHow = Literal['threshold', 'sample', 'top-k']
@@ -24,15 +27,16 @@ Decay = Literal['cosine', 'linear', 'rsqrt', 'one-cycle']
 
 
 class Training(L.LightningModule):
-    r"""Base class of all trainings: AdamW with a warm-up and a decay of the learning rate, and a
-    penalty on learned masks.
+    r"""Base class of all trainings: AdamW with a warm-up and a decay of the learning rate, and
+    penalties on learned masks and on the density of sampled graphs.
 
-    .. math:: \mathcal{L} + \lambda \lVert M \rVert_1
+    .. math:: \mathcal{L} + \lambda \lVert M \rVert_1 + \lambda_s \mathcal{L}_s
 
-    The penalty is SparseBERT's Eq. 7. The norm is the sum over heads and pairs, and a mask that
-    several layers share counts once. Biases, norms and mask logits have no weight decay. A training
-    with learned masks saves the frozen masks in the folder of its run as ``masks.npz``. If layers
-    do not share a source, there is one file per source.
+    The first penalty is SparseBERT's Eq. 7. The norm is the sum over heads and pairs, and a mask
+    that several layers share counts once. The second, of SBM-Transformer, Sec. 5.2, is the mean
+    density of the graphs that heads sample. Biases, norms and mask logits have no weight decay. A
+    training with learned masks saves the frozen masks in the folder of its run as ``masks.npz``. If
+    layers do not share a source, there is one file per source.
 
     Args:
         model (nn.Module): The model to train.
@@ -51,10 +55,8 @@ class Training(L.LightningModule):
         mask_lr (float, optional): Peak learning rate of the mask logits; if omitted, ``lr``.
         freeze (str): The way in which masks are frozen, see :meth:`LearnedMaskSource.freeze`.
         sparsity (float, optional): Sparsity of the masks, for ``freeze='top-k'``.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: A value is out of range, or a mask option is given without learned masks.
+        density_weight (float): The factor :math:`\lambda_s` of the density; requires a
+            :class:`BlockModelSource`.
     """
 
     batch_kind = TokenBatch  # the class of the batches that the data module makes
@@ -65,12 +67,14 @@ class Training(L.LightningModule):
                  warmup: float = 0.1, decay: Decay = 'cosine',
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  mask_weight: float = 0., mask_lr: float | None = None,
-                 freeze: FreezeHow = 'threshold', sparsity: float | None = None):
+                 freeze: FreezeHow = 'threshold', sparsity: float | None = None,
+                 density_weight: float = 0.):
         super().__init__()
         if not isinstance(model, nn.Module):
             raise TypeError(f"'model' must be a torch.nn.Module (got {type(model).__name__})")
         check_numbers(lr=lr, weight_decay=weight_decay, warmup=warmup, mask_weight=mask_weight,
-                      mask_lr=lr if mask_lr is None else mask_lr, eps=eps)
+                      mask_lr=lr if mask_lr is None else mask_lr, eps=eps,
+                      density_weight=density_weight)
         for beta in betas:
             check_numbers(betas=beta)
             if not 0. <= beta < 1.:
@@ -79,7 +83,8 @@ class Training(L.LightningModule):
         for name, rate in (('lr', lr), ('mask_lr', mask_lr), ('eps', eps)):
             if rate is not None and not 0. < rate < math.inf:
                 raise ValueError(f"'{name}' must be positive (got {rate})")
-        for name, weight in (('weight_decay', weight_decay), ('mask_weight', mask_weight)):
+        for name, weight in (('weight_decay', weight_decay), ('mask_weight', mask_weight),
+                             ('density_weight', density_weight)):
             if not 0. <= weight < math.inf:
                 raise ValueError(f"'{name}' must be at least 0 (got {weight})")
         if not 0. <= warmup <= 1.:
@@ -93,6 +98,10 @@ class Training(L.LightningModule):
             name = 'mask_weight' if mask_weight > 0. else 'mask_lr'
             raise ValueError(f"'{name}' requires a model whose source is a LearnedMaskSource; omit "
                              f"'{name}' for other models")
+        if density_weight and not any(isinstance(module, BlockModelSource)
+                                      for module in model.modules()):
+            raise ValueError("'density_weight' requires a model whose source is a "
+                             "BlockModelSource; omit 'density_weight' for other models")
         for source in self.mask_sources:
             # an invalid option raises here rather than after the training
             source.freeze(freeze, sparsity)
@@ -101,6 +110,7 @@ class Training(L.LightningModule):
         self.lr, self.weight_decay, self.warmup, self.decay = lr, weight_decay, warmup, decay
         self.betas, self.eps = betas, eps
         self.mask_weight, self.mask_lr = mask_weight, mask_lr
+        self.density_weight = density_weight
         self.freeze_masks_by, self.sparsity = freeze, sparsity
 
     def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
@@ -116,37 +126,53 @@ class Training(L.LightningModule):
         if batch_idx == 0:
             check_batch(batch, self.batch_kind)
 
+    def evaluate(self, batch: object, stage: str) -> object:
+        """Compute and log the metrics of a batch."""
+        raise NotImplementedError
+
+    def validation_step(self, batch: object, batch_idx: int) -> None:
+        self.evaluate(batch, 'val')
+
+    def test_step(self, batch: object, batch_idx: int) -> None:
+        self.evaluate(batch, 'test')
+
+    def start_from(self, pretrained: str | None) -> None:
+        """Load the encoder of a checkpoint, if any is given."""
+        if pretrained is not None:
+            load_encoder(self.model.encoder, pretrained)
+            self.pretrained_tokenizer = tokenizer_of(pretrained)
+
     def targets(self, batch: object, stage: str) -> Tensor | None:
-        """Return the classes ``[num_examples]`` of a batch, or its values
-        ``[num_examples, num_values]``, for a baseline that predicts a constant. ``None``, the
-        default, if the metrics are of another kind."""
+        """Return the classes or values of a batch, if any, for a baseline of a constant."""
         return None
 
     def log_means(self, values: dict[str, Tensor], weight: int | Tensor, *,
                   prog_bar: bool = False) -> None:
-        """Log values that are means over ``weight`` examples of a batch.
-
-        Lightning averages the values over the epoch and over all processes, weighted by ``weight``.
-        """
+        """Log means over ``weight`` examples, for averages over the epoch and all processes."""
         # Lightning divides by the mean of the processes' weights. If weights are integers, it
         # rounds this mean.
         exact = torch.as_tensor(weight, dtype=torch.float64)
         self.log_dict(values, prog_bar=prog_bar, on_step=False, on_epoch=True, sync_dist=True,
                       batch_size=exact)
 
-    def mask_penalty(self, graphs: list[BipartiteGraph | PairMask]) -> Tensor | float:
-        """Return the penalty on the learned masks that were used in a forward pass; 0 without
-        learned masks."""
-        masks = {id(graph): graph for graph in graphs if isinstance(graph, PairMask | MaskGraph)}
-        if self.mask_weight == 0.:
-            return 0.
-        return self.mask_weight * sum(mask.norm() for mask in masks.values())
+    def log_densities(self, stage: str, graphs: list[BipartiteGraph | PairMask],
+                      num_sequences: int) -> None:
+        self.log_means({f'{stage}/density/{place}': value for place, value in
+                        densities(graphs, num_sequences).items()}, num_sequences)
+
+    def penalised(self, loss: Tensor, graphs: list[BipartiteGraph | PairMask]) -> Tensor:
+        """Add the penalties on the graphs and masks of a forward pass to its loss."""
+        if self.density_weight > 0.:
+            penalty = torch.stack([density_penalty(graph) for graph in graphs]).mean()
+            loss = loss + self.density_weight * penalty
+        if self.mask_weight > 0.:
+            masks = {id(graph): graph for graph in graphs
+                     if isinstance(graph, PairMask | MaskGraph)}
+            loss = loss + self.mask_weight * sum(mask.norm() for mask in masks.values())
+        return loss
 
     def parameter_groups(self) -> list[dict]:
-        """Return the parameters that AdamW optimises, as a list of groups with their options.
-
-        A group may set its own ``lr`` and ``weight_decay``.
-        """
+        """Return the groups of parameters for AdamW, which may set ``lr`` and ``weight_decay``."""
         masks = [source.logit for source in self.mask_sources]
         others = [p for p in self.parameters() if not any(p is mask for mask in masks)]
         groups = [

@@ -9,10 +9,8 @@ from graphattn.graphs import PairMask
 
 
 def densities(graphs: list[BipartiteGraph | PairMask], num_sequences: int) -> dict[str, Tensor]:
-    """Return the mean density of each head of each layer, by names such as ``layer0/head1``.
-
-    A graph that several layers share is reported once, and so is a graph that all heads share.
-    """
+    """Return the mean density of each head of each layer by names such as ``layer0/head1``; graphs
+    that layers or heads share are named once."""
     is_shared = len(graphs) > 1 and all(graph is graphs[0] for graph in graphs)
     layers = {'all_layers': graphs[0]} if is_shared else {
         f'layer{layer}': graph for layer, graph in enumerate(graphs)}

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from experiments.data.batch import TokenBatch
 from experiments.modules.classification import Classification
-from experiments.modules.densities import densities
 from graphattn import BipartiteGraph
 from graphattn.graphs import PairMask
 from graphattn.models import CausalLanguageModel
@@ -31,10 +30,6 @@ class DensityEstimation(Classification):
         model (CausalLanguageModel): The model to train. Its vocabulary must have one entry more
             than there are symbols.
         **kwargs: Arguments of :class:`experiments.modules.Classification`.
-
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Classification`, or the model is not a
-            CausalLanguageModel.
     """
 
     def __init__(self, model: nn.Module, **kwargs):
@@ -55,12 +50,9 @@ class DensityEstimation(Classification):
         if stage == 'train':
             super().log_pass(stage, batch, loss, logits, graphs)
             return
-        num_sequences = batch.ptr.numel() - 1
         self.log_means({f'{stage}/loss': loss, f'{stage}/bits_per_dim': loss / math.log(2)},
                        batch.label.numel())
-        self.log_means({f'{stage}/density/{place}': density
-                        for place, density in densities(graphs, num_sequences).items()},
-                       num_sequences)
+        self.log_densities(stage, graphs, batch.ptr.numel() - 1)
 
 
 def start_of(model: CausalLanguageModel) -> int:

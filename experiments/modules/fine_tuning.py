@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from pathlib import Path
 from typing import Literal
 
 import torch.nn.functional as F
@@ -20,23 +18,19 @@ from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
 from experiments.data.batch import TextBatch
 from experiments.data.text.glue_files import TASKS
-from experiments.data.text.tokenizer import check_same_vocabulary
-from experiments.modules.base import Training
+from experiments.data.text.tokenizer import check_vocabulary
 from experiments.modules.densities import densities
-from experiments.modules.means import Means
+from experiments.modules.measures import DevReport, Means
+from experiments.modules.text_inputs import segments_for
 from experiments.runs.pretrained import pretrained_classifier, tokenizer_of
-from experiments.runs.summary import without_nan
 from graphattn import BipartiteGraph
 from graphattn.extension import cache_host_copies
 from graphattn.graphs import PairMask
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
-from graphattn.utils.files import write_whole
-
-LAST, BEST = 'last epoch', 'best epoch, chosen on these sets'
 
 
-class FineTuning(Training):
+class FineTuning(DevReport):
     """Fine-tuning of a pre-trained model on a GLUE task by BERT's recipe. The loss is the
     cross-entropy of classes, or the mean squared error of a score.
 
@@ -56,9 +50,6 @@ class FineTuning(Training):
         pooling (str): ``'pooler'`` as in BERT, or ``'mean'`` as in SBM-Transformer (Table 7).
         dropout (float): Dropout probability before the classification head.
         lr, weight_decay, warmup, decay: As in :class:`experiments.modules.Training`.
-
-    Raises:
-        ValueError: The checkpoint cannot be read or is of another kind, or a value is out of range.
     """
 
     batch_kind = TextBatch
@@ -87,8 +78,7 @@ class FineTuning(Training):
         self.tokenizer_path = self.pretrained_tokenizer = tokenizer_of(pretrained)
         self.metrics = nn.ModuleDict({name: new_metrics(len(self.task.classes))
                                       for name in self.task.dev})
-        self.means = Means()
-        self.dev: list[dict[str, float]] = []
+        self.means, self.dev = Means(), []
 
     def prepare_data(self) -> None:
         """Raise an error if the data do not fit the model, before the data are read and the folder
@@ -107,7 +97,7 @@ class FineTuning(Training):
             raise ValueError(f"'tokenizer' must be the tokenizer of the pre-trained model, with "
                              f"{num_tokens} tokens (got a tokenizer with "
                              f"{data.tokenizer.get_vocab_size()} tokens)")
-        check_same_vocabulary(data.tokenizer, self.pretrained_tokenizer)
+        check_vocabulary(data.tokenizer, num_tokens, self.pretrained_tokenizer)
 
     @cache_host_copies
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
@@ -124,48 +114,22 @@ class FineTuning(Training):
     def targets(self, batch: TextBatch, stage: str) -> Tensor | None:
         return batch.label if self.task.classes else None  # a constant has no correlation
 
-    def on_validation_epoch_end(self) -> None:
-        values = self._log_metrics('val')
-        if self.trainer.state.fn == 'fit' and not self.trainer.sanity_checking:
-            self.dev.append({'epoch': self.current_epoch + 1, 'step': self.global_step, **values})
-
-    def on_test_epoch_end(self) -> None:
-        self._log_metrics('test')
-
     def on_fit_end(self) -> None:
-        if not self.dev or not self.trainer.is_global_zero:
-            return
         metrics = [f'{self.task.metric}/{name}' for name in self.task.dev]
-        best = max(self.dev, key=lambda row: sum(row[metric] for metric in metrics))
-        report = {'task': self.task_name, 'reported': metrics,
-                  LAST: without_nan(self.dev[-1]), BEST: without_nan(best)}
-        path = Path(self.trainer.default_root_dir) / 'dev.json'
-        text = json.dumps(report, indent=2, allow_nan=False) + '\n'
-        write_whole(path, lambda temporary: temporary.write_text(text))
-        for metric in metrics:
+        best = self.write_dev({'task': self.task_name, 'reported': metrics},
+                              lambda row: sum(row[metric] for metric in metrics))
+        for metric in metrics if best else ():
             print(f'\n{self.task_name} {metric}: {self.dev[-1][metric]:.4f} after the last epoch, '
                   f'{best[metric]:.4f} after the best epoch, {best["epoch"]}')
 
-    def on_save_checkpoint(self, checkpoint: dict) -> None:
-        checkpoint['dev'] = self.dev
-
-    def on_load_checkpoint(self, checkpoint: dict) -> None:
-        super().on_load_checkpoint(checkpoint)
-        self.dev = checkpoint['dev']
-
     def predict_step(self, batch: TextBatch, batch_idx: int = 0) -> Tensor:
-        """Return the predictions of the model for a batch.
-
-        They are the probability of each class, ``[num_examples, num_classes]``, or the score of
-        each example, ``[num_examples, 1]``.
-        """
+        """Return the probability of each class, or the score, of each example of a batch."""
         output, _ = self._output(batch)
         return output.softmax(dim=-1) if self.task.classes else output
 
     def _output(self, batch: TextBatch) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        has_segments = self.model.encoder.segment_embedding is not None
         return self.model(batch.tokens, batch.ptr, return_graphs=True,
-                          segments=batch.segments if has_segments else None)
+                          segments=segments_for(self.model.encoder, batch.segments))
 
     def _loss(self, batch: TextBatch) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
         output, graphs = self._output(batch)
@@ -184,22 +148,16 @@ class FineTuning(Training):
             for place, density in densities(graphs, num_sequences).items():
                 self.means.add(f'density/{place}', density, num_sequences)
 
-    def _log_metrics(self, stage: str) -> dict[str, float]:
-        """Log the metrics of a stage over all processes, and reset the metrics. Return a dict of
-        their values."""
-        values = self.means.compute()
-        values |= {f'{metric}/{name}': float(value)
-                   for name, collection in self.metrics.items()
-                   for metric, value in collection.compute().items()}
+    def compute(self, stage: str) -> dict[str, Tensor]:
+        values = {f'{metric}/{name}': value for name, collection in self.metrics.items()
+                  for metric, value in collection.compute().items()}
         for collection in self.metrics.values():
             collection.reset()
-        self.log_dict({f'{stage}/{name}': value for name, value in values.items()})
         return values
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
-    """Return the metrics of a task. If ``num_classes`` is 0, these are metrics of scores instead of
-    classes."""
+    """Return the metrics of a classifier with ``num_classes`` classes."""
     if not num_classes:
         with warnings.catch_warnings():
             # the metric warns that it keeps all scores, but these are few

@@ -19,14 +19,12 @@ from torchmetrics.classification import (
 from torchmetrics.regression import MeanAbsoluteError
 
 from experiments.data.batch import NO_LABEL
-from experiments.modules.base import Training, check_numbers
+from experiments.modules.base import Training
 from experiments.modules.densities import densities
-from experiments.modules.means import Means
+from experiments.modules.measures import Means
 from graphattn import BipartiteGraph
 from graphattn.extension import cache_host_copies
 from graphattn.graphs import PairMask
-from graphattn.samplers import density_penalty
-from graphattn.sources import BlockModelSource
 
 Target = Literal['classes', 'labels', 'values']
 STAGES = 'train', 'val', 'test'
@@ -58,31 +56,18 @@ class GraphPrediction(Training):
         target (str): ``'classes'``, ``'labels'`` or ``'values'``.
         balanced (bool): Whether to weight each class by the share of the other classes in a batch,
             as for PATTERN and CLUSTER.
-        density_weight (float): Weight of the density of sampled graphs in the loss
-            (SBM-Transformer, Sec. 5.2).
         **kwargs: Arguments of :class:`experiments.modules.Training`.
-
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Training`, or an option does not fit
-            ``target`` or the model.
     """
 
     def __init__(self, model: nn.Module, target: Target = 'classes', balanced: bool = False,
-                 density_weight: float = 0., **kwargs):
+                 **kwargs):
         super().__init__(model, **kwargs)
         if target not in ('classes', 'labels', 'values'):
             raise ValueError(f"'target' must be 'classes', 'labels' or 'values' (got {target!r})")
         if balanced and target != 'classes':
             raise ValueError(f"'balanced' requires target='classes' (got target={target!r}); omit "
                              f"'balanced'")
-        check_numbers(density_weight=density_weight)
-        if density_weight < 0:
-            raise ValueError(f"'density_weight' must be at least 0 (got {density_weight})")
-        if density_weight and not any(isinstance(module, BlockModelSource)
-                                      for module in model.modules()):
-            raise ValueError("'density_weight' requires a model whose source is a "
-                             "BlockModelSource; omit 'density_weight' for other models")
-        self.target, self.balanced, self.density_weight = target, balanced, density_weight
+        self.target, self.balanced = target, balanced
         self.metrics = nn.ModuleDict({f'{stage}_': _metrics(target, model.out_channels)
                                       for stage in STAGES})
         self.means = {stage: Means() for stage in STAGES}
@@ -96,16 +81,7 @@ class GraphPrediction(Training):
     @cache_host_copies
     def training_step(self, batch: Data, batch_idx: int) -> Tensor:
         loss, graphs = self.evaluate(batch, 'train')
-        if self.density_weight > 0.:
-            penalty = torch.stack([density_penalty(graph) for graph in graphs]).mean()
-            loss = loss + self.density_weight * penalty
-        return loss + self.mask_penalty(graphs)
-
-    def validation_step(self, batch: Data, batch_idx: int) -> None:
-        self.evaluate(batch, 'val')
-
-    def test_step(self, batch: Data, batch_idx: int) -> None:
-        self.evaluate(batch, 'test')
+        return self.penalised(loss, graphs)
 
     def predict_step(self, batch: Data, batch_idx: int = 0) -> Tensor:
         """Return the predictions for a batch: the probability of each class or label, or the
@@ -124,8 +100,7 @@ class GraphPrediction(Training):
 
     def evaluate(self, batch: Data, stage: str
                  ) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Compute the loss of a batch and update the metrics of a stage. Return the loss and the
-        graph of each layer."""
+        """Log the metrics of a batch, and return its loss and the graph of each layer."""
         out, graphs = self.model(batch, return_graphs=True)
         out, y = _counted(batch, stage, out, self.target)
         loss = self.loss(out, y)
@@ -137,11 +112,7 @@ class GraphPrediction(Training):
         return loss, graphs
 
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
-        """Return the mean loss of outputs ``[num_examples, out_channels]`` over all targets that
-        are not missing.
-
-        The loss is 0 if all targets are missing.
-        """
+        """Return the mean loss of outputs over the targets that are not missing, or 0."""
         is_given = _is_given(y)
         out, y = out[is_given], y[is_given]
         if not len(y):
@@ -177,10 +148,7 @@ class GraphPrediction(Training):
 
 
 def _counted(batch: Data, stage: str, out: Tensor, target: Target) -> tuple[Tensor, Tensor]:
-    """Return the outputs and the targets of the nodes or graphs that count in a stage.
-
-    Classes are int64 ``[num_examples]``, and labels or values are ``[num_examples, out_channels]``.
-    """
+    """Return the outputs and the targets of the nodes or graphs that count in a stage."""
     y = batch.y
     is_class = target == 'classes'
     if y.numel() != (len(out) if is_class else out.numel()) or is_class and y.is_floating_point():
@@ -204,11 +172,7 @@ def _is_given(y: Tensor) -> Tensor:
 
 
 def _or_missing(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return outputs and targets unchanged. If there are none, return one output with a missing
-    target.
-
-    The reason is that each process must update its metrics, even if none of its nodes count.
-    """
+    """Return outputs and targets, or one that is missing, for the metrics of each process."""
     if len(y):
         return out, y
     missing = torch.nan if y.is_floating_point() else NO_LABEL
@@ -241,8 +205,7 @@ def _metrics(target: Target, out_channels: int) -> MetricCollection:
 
 
 class _BalancedAccuracy(MulticlassAccuracy):
-    """The share of examples that are right, averaged over the classes that occur among the
-    targets."""
+    """The share of right examples, averaged over the classes among the targets."""
 
     def compute(self) -> Tensor:
         num_examples = self.tp + self.fn
@@ -257,10 +220,7 @@ class _MeanAbsoluteError(MeanAbsoluteError):
 
 
 class _OverLabels(Metric):
-    """The mean of a metric over labels. Labels whose examples all have the same class are left out.
-
-    NaN marks an example without this label.
-    """
+    """The mean of a metric over labels whose examples differ in class; NaN is a missing label."""
 
     def __init__(self, kind: type[Metric], num_labels: int):
         super().__init__()

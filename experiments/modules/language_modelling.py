@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from experiments.data.batch import TextBatch
 from experiments.modules.base import Training
-from experiments.modules.densities import densities
+from experiments.modules.text_inputs import segments_for
 from experiments.runs.pretrained import load_model, tokenizer_of
 from experiments.runs.pretrained import roberta as with_roberta
 from graphattn import BipartiteGraph
@@ -43,10 +43,6 @@ class LanguageModelling(Training):
         pretrained (str, optional): A checkpoint to initialise the model from, for example of a
             model trained on shorter sequences.
         **kwargs: Arguments of :class:`experiments.modules.Training`.
-
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Training`, the weights do not fit the
-            model, or both ``roberta`` and ``pretrained`` are given.
     """
 
     batch_kind = TextBatch
@@ -65,15 +61,9 @@ class LanguageModelling(Training):
 
     @cache_host_copies
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        loss, graphs = self._evaluate(batch, 'train')
+        loss, graphs = self.evaluate(batch, 'train')
         self.log('step_loss', loss, prog_bar=True, on_step=True)
-        return loss + self.mask_penalty(graphs)
-
-    def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
-        self._evaluate(batch, 'val')
-
-    def test_step(self, batch: TextBatch, batch_idx: int) -> None:
-        self._evaluate(batch, 'test')
+        return self.penalised(loss, graphs)
 
     def on_validation_epoch_end(self) -> None:
         self._log_whole('val')
@@ -81,11 +71,10 @@ class LanguageModelling(Training):
     def on_test_epoch_end(self) -> None:
         self._log_whole('test')
 
-    def _evaluate(self, batch: TextBatch,
-                  stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        has_segments = self.model.encoder.segment_embedding is not None
+    def evaluate(self, batch: TextBatch,
+                 stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
         token_logits, sequence_logits, graphs = self.model(
-            batch.tokens, batch.ptr, segments=batch.segments if has_segments else None,
+            batch.tokens, batch.ptr, segments=segments_for(self.model.encoder, batch.segments),
             selected=batch.selected, return_graphs=True)
         num_selected, num_sequences = batch.target.numel(), batch.ptr.numel() - 1
         loss = self._loss(f'{stage}/mlm', token_logits, batch.target, num_selected)
@@ -93,16 +82,11 @@ class LanguageModelling(Training):
             loss = loss + self._loss(f'{stage}/nsp', sequence_logits, batch.label, num_sequences)
         if stage == 'train':
             self.log_means({f'{stage}/loss': loss}, num_sequences, prog_bar=True)
-        self.log_means({f'{stage}/density/{place}': value
-                        for place, value in densities(graphs, num_sequences).items()},
-                       num_sequences)
+        self.log_densities(stage, graphs, num_sequences)
         return loss, graphs
 
     def _loss(self, name: str, logits: Tensor, target: Tensor, size: int) -> Tensor:
-        """Return the cross-entropy of a task, and log it together with the accuracy under ``name``.
-
-        The loss is 0 if there is nothing to predict.
-        """
+        """Return the cross-entropy of a task, 0 without tokens, and log it as ``name``."""
         loss = F.cross_entropy(logits, target, reduction='sum') / max(1, size)
         accuracy = (logits.argmax(dim=-1) == target).sum().float() / max(1, size)
         self.log_means({f'{name}_loss': loss, f'{name}_accuracy': accuracy}, size)

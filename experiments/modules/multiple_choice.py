@@ -9,13 +9,11 @@ from torch_geometric.utils import scatter, to_dense_batch
 
 from experiments.data.batch import ChoiceBatch
 from experiments.modules.base import Training
-from experiments.modules.densities import densities
 from experiments.modules.text_inputs import (
     check_shares_a_pattern,
     graph_of_questions,
     segments_for,
 )
-from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
 from graphattn.extension import cache_host_copies
 from graphattn.graphs import PairMask
@@ -34,10 +32,6 @@ class MultipleChoice(Training):
             a PatternSource.
         pretrained (str, optional): A checkpoint to initialise the encoder from.
         **kwargs: Arguments of :class:`experiments.modules.Training`.
-
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Training`, or the model is not a
-            MultipleChoiceModel.
     """
 
     batch_kind = ChoiceBatch
@@ -50,24 +44,16 @@ class MultipleChoice(Training):
         if global_question:
             check_shares_a_pattern(model.encoder, 'global_question')
         self.global_question = global_question
-        if pretrained is not None:
-            load_encoder(model.encoder, pretrained)
-            self.pretrained_tokenizer = tokenizer_of(pretrained)
+        self.start_from(pretrained)
 
     @cache_host_copies
     def training_step(self, batch: ChoiceBatch, batch_idx: int) -> Tensor:
         loss, _, graphs = self._loss(batch)
         self.log_means({'train/loss': loss}, batch.label.numel(), prog_bar=True)
-        return loss + self.mask_penalty(graphs)
-
-    def validation_step(self, batch: ChoiceBatch, batch_idx: int) -> None:
-        self._evaluate(batch, 'val')
+        return self.penalised(loss, graphs)
 
     def targets(self, batch: ChoiceBatch, stage: str) -> Tensor:
         return batch.label
-
-    def test_step(self, batch: ChoiceBatch, batch_idx: int) -> None:
-        self._evaluate(batch, 'test')
 
     def _loss(self, batch: ChoiceBatch
               ) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
@@ -84,11 +70,8 @@ class MultipleChoice(Training):
                                   batch_size=batch.label.numel())
         return F.cross_entropy(dense, batch.label), dense, graphs
 
-    def _evaluate(self, batch: ChoiceBatch, stage: str) -> None:
+    def evaluate(self, batch: ChoiceBatch, stage: str) -> None:
         loss, logits, graphs = self._loss(batch)
-        num_questions, num_sequences = batch.label.numel(), batch.ptr.numel() - 1
         accuracy = (logits.argmax(dim=1) == batch.label).float().mean()
-        self.log_means({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, num_questions)
-        self.log_means({f'{stage}/density/{place}': density
-                        for place, density in densities(graphs, num_sequences).items()},
-                       num_sequences)
+        self.log_means({f'{stage}/loss': loss, f'{stage}/accuracy': accuracy}, batch.label.numel())
+        self.log_densities(stage, graphs, batch.ptr.numel() - 1)

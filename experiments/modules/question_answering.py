@@ -17,14 +17,12 @@ from experiments.data.batch import QuestionBatch
 from experiments.data.text.answers import WORDS, agreement
 from experiments.modules.base import Training, check_numbers
 from experiments.modules.densities import densities
-from experiments.modules.gathered import gathered
-from experiments.modules.means import Means
+from experiments.modules.measures import Means, gathered
 from experiments.modules.text_inputs import (
     check_shares_a_pattern,
     graph_of_questions,
     segments_for,
 )
-from experiments.runs.pretrained import load_encoder, tokenizer_of
 from graphattn import BipartiteGraph
 from graphattn.extension import cache_host_copies
 from graphattn.graphs import PairMask
@@ -33,19 +31,14 @@ from graphattn.utils.files import write_whole
 
 
 class Answered(NamedTuple):
-    """The answer of a model to one question, and how good it is.
-
-    ``best`` has the best answers with their scores. ``margin`` is the score of 'no answer' minus
-    the score of the best answer. ``scores`` are exact match and F1 if the best answer is predicted,
-    and ``scores_of_none`` are the same if no answer is predicted.
-    """
+    """The answer of a model to one question, and how good it is."""
 
     id: str
-    best: list[tuple[str, float]]
-    margin: float
+    best: list[tuple[str, float]]  # answers with their scores
+    margin: float  # score of 'no answer' minus that of the best answer
     has_answer: bool
-    scores: tuple[float, float]
-    scores_of_none: tuple[float, float]
+    scores: tuple[float, float]  # exact match and F1 if the best answer is predicted
+    scores_of_none: tuple[float, float]  # and if none is
 
 
 class QuestionAnswering(Training):
@@ -80,10 +73,6 @@ class QuestionAnswering(Training):
         num_best (int): Number of answers per question in ``nbest.json``.
         pretrained (str, optional): A checkpoint to initialise the encoder from.
         **kwargs: Arguments of :class:`experiments.modules.Training`.
-
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Training`, a value is out of range, or
-            the model is not a SpanModel.
     """
 
     batch_kind = QuestionBatch
@@ -110,22 +99,14 @@ class QuestionAnswering(Training):
         self.register_buffer('threshold', torch.zeros(()))
         self.answered: list[Answered] = []
         self.means = Means()
-        if pretrained is not None:
-            load_encoder(model.encoder, pretrained)
-            self.pretrained_tokenizer = tokenizer_of(pretrained)
+        self.start_from(pretrained)
 
     @cache_host_copies
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:
         logits, graphs = self._logits(batch)
         loss = span_loss(logits, batch)
         self.log_means({'train/loss': loss}, batch.ptr.numel() - 1, prog_bar=True)
-        return loss + self.mask_penalty(graphs)
-
-    def validation_step(self, batch: QuestionBatch, batch_idx: int) -> None:
-        self._answer(batch)
-
-    def test_step(self, batch: QuestionBatch, batch_idx: int) -> None:
-        self._answer(batch)
+        return self.penalised(loss, graphs)
 
     def on_validation_epoch_end(self) -> None:
         answered = gathered(self.answered)
@@ -152,7 +133,7 @@ class QuestionAnswering(Training):
         return self.model(batch.tokens, batch.ptr, graph=graph, return_graphs=True,
                           segments=segments_for(encoder, batch.segments))
 
-    def _answer(self, batch: QuestionBatch) -> None:
+    def evaluate(self, batch: QuestionBatch, stage: str) -> None:
         num_windows = batch.ptr.numel() - 1
         if num_windows:
             logits, graphs = self._logits(batch)
@@ -229,8 +210,7 @@ def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
 
 
 def best_threshold(answered: list[Answered]) -> float:
-    """Return the threshold with the best mean F1. An answer is predicted if its margin is at most
-    the threshold, and otherwise no answer."""
+    """Return the margin up to which answers are predicted for the best mean F1."""
     rows = sorted(answered, key=lambda row: row.margin)
     gain = np.cumsum([0., *(row.scores[1] - row.scores_of_none[1] for row in rows)])
     margins = np.array([-math.inf, *(row.margin for row in rows)])

@@ -26,10 +26,6 @@ class SelfPretraining(Classification):
         model (CausalLanguageModel): The model to train.
         **kwargs: Arguments of :class:`experiments.modules.Classification`.
 
-    Raises:
-        TypeError, ValueError: As :class:`experiments.modules.Classification`, or the model is not a
-            CausalLanguageModel.
-
     Source: Amos et al., "Never train from scratch" (2024), Sec. 3.
     """
 
@@ -47,10 +43,7 @@ class SelfPretraining(Classification):
 
 
 def next_tokens(tokens: Tensor, ptr: Tensor, padding_token: int | None = None) -> Tensor:
-    """Return for each token the token that follows in the same sequence, int64 ``[num_tokens]``.
-
-    The last token of a sequence and padding have no next token, which ``NO_LABEL`` marks.
-    """
+    """Return the next token of each token, int64 ``[num_tokens]``, or ``NO_LABEL``."""
     is_last = tokens.new_zeros(len(tokens) + 1, dtype=torch.bool).index_fill(0, ptr[1:], True)[1:]
     is_padding = tokens == (NO_LABEL if padding_token is None else padding_token)
     return tokens.roll(-1).masked_fill(is_last | is_padding, NO_LABEL)

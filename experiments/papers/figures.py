@@ -12,12 +12,8 @@ STYLES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)))
 
 
 def bars(rows: list[dict], label: str, columns: Sequence[str], title: str, **options) -> Figure:
-    """Draw a bar for each row, in a panel for each column.
-
-    A note of the row is written at its bar. Rows without a deviation are baselines, in grey. With
-    ``panel``, each value of that column has a panel instead, and one column is drawn. With
-    ``series``, each value of that column has a colour. There are ``levels`` in the panels.
-    """
+    """Draw a bar for each row with its note, in a panel for each column, or for each value of the
+    column ``panel``, and in a colour for each value of ``series``."""
     return _by_name(_bar, rows, label, columns, title, **options)
 
 
@@ -29,10 +25,7 @@ def points(rows: list[dict], label: str, columns: Sequence[str], title: str, **o
 def curves(rows: list[dict], x: str, columns: Sequence[str], title: str, *, panel: str,
            series: str | None = None, ylabel: str = 'score, %', levels: Levels | None = None,
            log: bool = False) -> Figure:
-    """Draw columns over the column ``x``, in a panel for each value of the column ``panel``.
-
-    Each value of the column ``series`` has a curve.
-    """
+    """Draw columns over ``x``, a panel for each value of ``panel``, a curve for each ``series``."""
     parts = split(rows, panel)
     figure, panels = panels_of(list(parts), title)
     for axes, (name, own) in zip(panels, parts.items()):

@@ -218,10 +218,7 @@ def development_score(run: Path) -> float:
 
 def over_seeds(runs: Iterable[Path],
                metrics: dict[str, tuple[str, float]] = ACCURACY) -> dict[str, float | None]:
-    """Return columns with the mean and deviation of metrics over runs, and the mean density.
-
-    A column has the name of a metric in summary.json, and a factor.
-    """
+    """Return columns with the mean and deviation of metrics, times factors, and the density."""
     reports = [read_summary(run) for run in runs]
     scores: dict[str, float | None] = {}
     for column, (metric, factor) in metrics.items():

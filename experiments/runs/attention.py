@@ -23,13 +23,13 @@ NEARLY_FULL = 0.9  # density
 def with_attention(arguments: Sequence[str]) -> list[str]:
     """Return the words of a command line with the config of ``--attention NAME``, and a folder of
     its own for the run, after the other configs."""
-    names, rest = _taken('--attention', arguments)
+    names, rest = taken('--attention', arguments)
     if options := [word for word in rest if word.startswith('--attention.')]:
         raise ValueError(f"'attention' is a name without options (got {options[0]}); pass those of "
                          f"its source as --model.model.encoder.source.NAME")
     if not names:
         return rest
-    configs, _ = _taken('--config', ['--config' if word == '-c' else word for word in rest])
+    configs, _ = taken('--config', ['--config' if word == '-c' else word for word in rest])
     if not configs:
         raise ValueError("'attention' requires 'config'; pass --config NAME as well")
     # other configs are texts
@@ -46,7 +46,7 @@ def with_attention(arguments: Sequence[str]) -> list[str]:
             '--trainer.default_root_dir', f'{root}_{name}', *rest[end:]]
 
 
-def _taken(option: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def taken(option: str, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the values of an option, and the other words."""
     values, rest, words = [], [], iter(arguments)
     for word in words:

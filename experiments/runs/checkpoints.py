@@ -85,11 +85,7 @@ class DurableCheckpoints(TorchCheckpointIO):
 
 
 class EpochCheckpoints(ModelCheckpoint):
-    """Lightning's ModelCheckpoint, which also works in a moved or copied folder.
-
-    Lightning's own class records absolute paths. In a moved folder, it would forget the score of
-    the best checkpoint, and replace this checkpoint by a worse one.
-    """
+    """Lightning's ModelCheckpoint, but for absolute paths, so that it works in a moved folder."""
 
     @property
     def state_key(self) -> str:
@@ -196,11 +192,7 @@ def what_is_kept(checkpoints: Path) -> str:
 
 
 def newest_good(path: Path) -> Path:
-    """Return the path of the newest checkpoint from which training can be resumed.
-
-    It is ``path``. If ``path`` is a ``last.ckpt`` that is damaged or missing, it is the
-    ``previous.ckpt`` beside it.
-    """
+    """Return ``path``, or ``previous.ckpt`` if it is a damaged or missing ``last.ckpt``."""
     try:
         _check_resumable(path)
     except (OSError, ValueError) as error:

@@ -63,11 +63,7 @@ class Strict:
 
 
 def run_or_exit(command: Callable[[], object]) -> None:
-    """Run a command, whose figures have the style of the project.
-
-    A user error exits with a message of one line and status 2, without a traceback. Ctrl-C, SIGTERM
-    and SIGHUP exit with 128 plus the signal's number.
-    """
+    """Run a command; errors of users exit with a line and status 2, signals with 128 + theirs."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')  # for ASCII terminals
     try:

@@ -21,11 +21,7 @@ _load = get_loader('yaml')  # reads 1e-3 as a number, unlike a reader of YAML 1.
 
 
 class Parser(Strict, LightningArgumentParser):
-    """A parser of configs and command lines that is faster than jsonargparse's.
-
-    jsonargparse fills in the defaults of nested classes twice at each level, and parses their
-    values again, which is sixteen times at the fourth level. This parser does both once.
-    """
+    """A parser that fills in and parses the defaults of nested classes once, not twice a level."""
 
     is_nested = True  # true for all parsers but the outermost
 
@@ -56,21 +52,14 @@ class Parser(Strict, LightningArgumentParser):
 
 
 def bound_aliases() -> None:
-    """Configure how jsonargparse reads and writes YAML.
-
-    Exponentially growing aliases are refused, and all strings are written so that they are read
-    back unchanged.
-    """
+    """Let jsonargparse refuse aliases that grow exponentially, and write strings that are read back
+    unchanged."""
     set_loader('yaml', _load_checked, exceptions=(yaml.YAMLError,))
     set_dumper('yaml', _dump)
 
 
 def _load_checked(text: str) -> Any:
-    """Parse the text of a config, or the value of one option, and return it as plain types.
-
-    The value of an option is never read as None, because '#1.csv' would then be a comment. The
-    value 'null' is handled elsewhere.
-    """
+    """Parse a config, or an option, which is never None: '#1.csv' would be a comment."""
     check_aliases(text)
     try:
         value = _load(text)
@@ -90,11 +79,8 @@ def _quoted_if_needed(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 
 @lru_cache(maxsize=4096)
 def _is_read_as_itself(text: str) -> bool:
-    """Return whether a string may stand without quotes in a config, because it is then read as the
-    same string.
-
-    Both jsonargparse (1e5 is a number) and PyYAML (2026-01-01 is a date) must read it so.
-    """
+    """Return whether jsonargparse (1e5 is a number) and PyYAML (2026-01-01 is a date) both read a
+    string without quotes as itself."""
     try:
         return _load(text) == yaml.safe_load(text) == text
     except (yaml.YAMLError, TypeError, ValueError):  # ValueError: an invalid date
@@ -110,8 +96,7 @@ def _dump(config: dict[str, Any]) -> str:
 
 
 def laid_over(*paths: Path) -> dict[str, Any]:
-    """Read configs from files, and return one dict of them. Later configs override earlier configs,
-    as on the command line."""
+    """Read configs from files into one dict, in which later configs override earlier ones."""
     config: dict[str, Any] = {}
     for path in paths:
         lay_over(config, on_its_base(read_yaml(path)))
@@ -119,8 +104,7 @@ def laid_over(*paths: Path) -> dict[str, Any]:
 
 
 def on_its_base(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a config over the shipped config that its key ``base`` names, if any. Its names with
-    dots are those of nested options."""
+    """Return a config, with dots in nested names, over the shipped config named by ``base``."""
     whole = {}
     if 'base' in config:
         path = CONFIGS / f'{config["base"]}.yaml'
@@ -137,8 +121,7 @@ def on_its_base(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
-    """Update ``config`` in place with the values of ``other``, recursively. The arguments of one
-    class are not those of another, but those of no class are those of the class that follows."""
+    """Update ``config`` by ``other``, recursively, except for arguments of another class."""
     for name, value in other.items():
         before = config.get(name)
         if isinstance(value, dict) and isinstance(before, dict) and value.get('class_path') in (

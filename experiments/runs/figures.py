@@ -33,11 +33,7 @@ def report_figure(figure: Figure, name: str, out: Path) -> None:
 
 
 def training_curves(history: list[dict[str, float]], tested: int) -> Figure:
-    """Plot all metrics by epoch, such as loss, accuracy, and the density of each head.
-
-    Densities are those on development data, or on training data if there is none. A line marks the
-    epoch whose weights were ``tested``.
-    """
+    """Plot all metrics by epoch, and mark the epoch ``tested``."""
     logged = dict.fromkeys(name for row in history for name in row)
     stages = {name.split('/')[0] for name in logged}
     detailed = 'val' if 'val' in stages else 'train'
@@ -74,9 +70,8 @@ def training_curves(history: list[dict[str, float]], tested: int) -> Figure:
 
 def compared_curves(runs: dict[str, list[list[dict[str, float]]]],
                     tested: dict[str, list[int | None]]) -> Figure:
-    """Plot the metrics of several runs by epoch, those on development data if there are any, and
-    the mean density of all heads. Runs of several seeds have the mean as a line, in a band from the
-    least to the greatest value. A ring marks the ``tested`` epoch of each seed."""
+    """Plot the metrics of runs and their density by epoch, several seeds as their mean and range,
+    with a ring at the ``tested`` epoch of each."""
     rows = [row for histories in runs.values() for history in histories for row in history]
     stage = 'val/' if any(name.startswith('val/') for row in rows for name in row) else 'train/'
     for row in rows:
@@ -129,13 +124,8 @@ def of_epochs(axes: Axes, metric: str, last: int) -> None:
 def received_attention(
     model: nn.Module, images: Tensor, titles: list[str], shape: tuple[int, int], draws: int = 32,
 ) -> Figure:
-    """Draw the fraction of queries that attend to each pixel, for every head (SBM, Fig. 7).
-
-    The image is drawn next to the heads.
-
-    A head has no panels if its density is less than ``MIN_SHOWN`` times that of the densest head,
-    because they would be blank. Such heads are only named below the panels.
-    """
+    """Draw the fraction of queries that attend to each pixel beside the image, for every head (SBM,
+    Fig. 7); heads far below the densest head are only named."""
     maps, names = [], []
     for layer, received in enumerate(received_shares(model, images, draws)):
         maps.extend(received)
@@ -195,17 +185,14 @@ def received_shares(model: nn.Module, images: Tensor, draws: int = 1) -> list[Te
 
 
 def _received(graph: BipartiteGraph | PairMask, lengths: list[int]) -> Tensor:
-    """Return how many queries attend to each token, ``[heads, num_tokens]``.
-
-    With a soft mask, the weights of the queries are added up instead.
-    """
+    """Return how many queries, or their weight, each token gets, ``[heads, num_tokens]``."""
     if isinstance(graph, PairMask):
         return torch.cat([graph.dense(length).sum(dim=1) for length in lengths], dim=1).float()
     return graph.out_degree().view(-1, sum(lengths)).float()
 
 
 def mask_probabilities(probability: Tensor) -> Figure:
-    """Draw, for each head, the probability that a query attends to a key (SparseBERT, Fig. 2, 5,
+    """Draw for each head the probability that a query attends to a key (SparseBERT, Fig. 2, 5,
     6)."""
     heads = probability.detach().float().cpu().numpy()
     num_rows = -(-len(heads) // MASKS_PER_ROW)

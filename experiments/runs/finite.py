@@ -19,10 +19,7 @@ ADVICE = "train with a smaller 'lr', or with 'trainer.gradient_clip_val', in ano
 
 
 class StayFinite(Callback):
-    """A callback that raises a ValueError if a loss or a parameter is not finite.
-
-    It checks the loss of every step, and the parameters before a checkpoint is written.
-    """
+    """Raise an error if a loss of a step, or a parameter before a checkpoint, is not finite."""
 
     def __init__(self):
         # the loss, the step and the learning rate of each loss that was not read yet

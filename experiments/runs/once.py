@@ -18,12 +18,7 @@ ENDINGS = {'.yaml', '.yml'}
 
 def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequence[str],
                announcement: str) -> None:
-    """Train into a folder, unless the training there is finished. Resume a training that was
-    killed.
-
-    ``options.json`` in the folder records the options. A training with other options in the same
-    folder is an error.
-    """
+    """Train into a folder, unless finished, or resume with the options of ``options.json``."""
     said = json.dumps([_said(option) for option in options], indent=1)
     record = folder / 'options.json'
     has_begun = (folder / CONFIG).exists()
@@ -42,7 +37,6 @@ def train_once(train: Callable[[list[str]], None], folder: Path, options: Sequen
 
 
 def _said(option: str) -> str:
-    """Return the content of the config file that an option names, as a path or as
-    ``--config=PATH``. Return other options unchanged."""
+    """Return the content of the config file that an option names, and other options unchanged."""
     path = Path(option.partition('=')[2] if option.startswith('--') else option)
     return path.read_text(encoding='utf-8') if path.suffix in ENDINGS and path.is_file() else option

@@ -25,11 +25,8 @@ FREE = {'num_workers', 'cache'}  # data options that do not change results
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Return a context that locks a folder against other runs. Only the first process of a run
-    locks it.
-
-    The folder is created for the lock, and removed afterwards if it is still empty.
-    """
+    """Return a context in which the first process of a run locks a folder, created for it, against
+    other runs."""
     if rank_zero_only.rank != 0:
         yield
         return
@@ -86,15 +83,13 @@ def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -
 
 
 def changed_input(before: dict[str, str], config: dict[str, Any]) -> str | None:
-    """Return the name of the first option whose files have changed, or ``None``. Missing files
-    count as unchanged."""
+    """Return the name of the first option whose existing files have changed, or ``None``."""
     now = inputs_of(config)
     return next((name for name in before if now.get(name, before[name]) != before[name]), None)
 
 
 def identity(config: str) -> dict[str, Any]:
-    """Return what must stay the same when a run is resumed: all options except those of the
-    trainer, and digests of the input files. Checkpoints contain this dict."""
+    """Return options and digests of input files, but of no trainer, that resumed runs share."""
     plain = yaml.safe_load(config)
     options = {name: value for part in WHAT_IT_IS
                for name, value in flat(plain.get(part), part).items()}

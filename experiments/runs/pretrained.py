@@ -56,27 +56,18 @@ def pretrained_classifier(
 
 
 def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
-    """Load the parameters of a trained encoder into an encoder of the same sizes.
-
-    The parameters of sources are included.
-
-    The sources may differ if their parameters have the same names, such as a source and its causal
-    form.
-    """
+    """Load the parameters of a trained encoder, those of sources included, into an encoder of the
+    same sizes, whose sources may be the causal form."""
     _load_learned(encoder, checkpoint, 'model.encoder.', 'encoder')
 
 
 def tokenizer_of(checkpoint: str | Path) -> Path:
-    """Return the path at which the run of a checkpoint saves its tokenizer. The file exists if the
-    run is on text."""
+    """Return the path of the tokenizer of a checkpoint's run, which exists for text."""
     return Path(checkpoint).parent.parent / 'tokenizer.json'
 
 
 def load_model(model: nn.Module, checkpoint: str | Path) -> None:
-    """Load all parameters of a trained model into a model of the same sizes.
-
-    :func:`load_encoder` does the same for an encoder.
-    """
+    """Load all parameters of a trained model into a model of the same sizes."""
     _load_learned(model, checkpoint, 'model.', 'parameters')
 
 
@@ -103,11 +94,7 @@ def roberta(
     *,
     tile_positions: bool = True,
 ) -> nn.Module:
-    """Return ``model`` with the weights of a Hugging Face RoBERTa, as Diffuser is initialised (Sec.
-    4).
-
-    The data must be encoded with RoBERTa's tokenizer.json.
-    """
+    """Return ``model`` with the weights of a RoBERTa, whose tokenizer the data need."""
     from safetensors.torch import load_file
 
     config_path = Path(weights).parent / 'config.json'
@@ -124,8 +111,8 @@ def roberta(
 
 def begun_classifier(weights: str | Path, num_classes: int,
                      dropout: float = 0.1) -> SequenceClassifier:
-    """Return a classifier with full attention and the weights of a Hugging Face BERT or RoBERTa,
-    from their folder. The data must be encoded with the tokenizer of the same folder."""
+    """Return a classifier with full attention and the weights of a BERT or RoBERTa, whose tokenizer
+    the data need, from its folder."""
     encoder = encoder_of(weights, Full())
     model = SequenceClassifier(encoder, num_classes, pooling='pooler', dropout=dropout)
     is_bert = read_json(Path(weights) / 'config.json').get('model_type') == 'bert'
@@ -165,10 +152,8 @@ def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
 
 
 def _with_source(encoder: Encoder, arguments: dict, source: GraphSource) -> Encoder:
-    """Return a copy of ``encoder`` with another graph source, given the arguments of the encoder.
-
-    All layers share a source without parameters, because it returns the same graph in every layer.
-    """
+    """Return a copy of ``encoder``, built from its arguments, with another source, which layers
+    share if it has no parameters."""
     has_parameters = next(source.parameters(), None) is not None
     sizes = {name: value for name, value in arguments.items()
              if name not in ('source', 'share_source')}

@@ -1,4 +1,4 @@
-"""The folder of a training run: its config, metrics, summary and figures."""
+"""The folder of a training run: its config, logs, metrics, summary and figures."""
 
 from __future__ import annotations
 
@@ -6,34 +6,40 @@ import csv
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 from numba.core.event import TimingListener
+from torch import nn
 
 from experiments.runs.attention import nearly_full
 from experiments.runs.checkpoints import newest_in, say
-from experiments.runs.dead_heads import heads_without_edges
 from experiments.runs.figures import training_curves
 from experiments.runs.one_run import CONFIG
 from experiments.runs.summary import MEANING, read_summary, write_summary
 from experiments.runs.summary import NAME as SUMMARY
 from experiments.runs.versions import versions
+from graphattn.layers import GraphAttention
+from graphattn.sources import BlockModelSource, LearnedMaskSource
 from graphattn.utils.files import write_whole
 
 LOST = 'heads_without_edges'
+KEPT = 0.1  # of the density of exploration
+LEARNED = BlockModelSource, LearnedMaskSource
+LoggerName = Literal['csv', 'tensorboard', 'wandb']
 
 
 class SaveConfig(SaveConfigCallback):
-    """A callback that writes the resolved options to config.yaml when the training begins, after
-    all checks."""
+    """Write the resolved options to config.yaml when the training begins, after all checks."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Do nothing yet, because the checkpoint to resume from has not been read at this time."""
@@ -282,8 +288,7 @@ def _check_schedules(trainer: L.Trainer) -> None:
 
 
 def _metrics(trainer: L.Trainer, stage: str) -> dict[str, float]:
-    """Return the metrics of a stage by name. For training, metrics without a stage in their name
-    are included."""
+    """Return the metrics of a stage by name; those without a stage are of training."""
     return {name: float(value) for name, value in trainer.callback_metrics.items()
             if name.startswith(f'{stage}/')
             or stage == 'train' and not name.startswith('val/') and name != LOST}
@@ -293,3 +298,52 @@ def _densities(metrics: dict[str, float], stage: str) -> dict[str, float]:
     prefix = f'{stage}/density/'
     return {name.removeprefix(prefix): value for name, value in metrics.items()
             if name.startswith(prefix)}
+
+
+def heads_without_edges(model: nn.Module, density: dict[str, float]) -> list[str]:
+    r"""Return the names of the heads that have lost nearly all of their edges, beside those of
+    exploration.
+
+    In a block model with exploration :math:`\delta`, their density without exploration is at most
+    :math:`0.1 \, \delta`; in a learned mask, they keep no pair. Fixed edges count as kept.
+    """
+    learned = [module for module in model.modules() if isinstance(module, LEARNED)]
+    # The source of each layer. Attached models have other layers, and one kind of sources.
+    sources = [next((part for part in layer.source.modules() if isinstance(part, LEARNED)), None)
+               for layer in model.modules()
+               if isinstance(layer, GraphAttention) and layer.source is not None] or learned
+    return [place for place, value in density.items()
+            if learned and _is_lost(sources, place, value)]
+
+
+def _is_lost(sources: list[BlockModelSource | LearnedMaskSource | None], place: str,
+             density: float) -> bool:
+    # Layers or heads that share a graph have one name and one source in common.
+    layer, head = (int(name.removeprefix(kind)) if name.startswith(kind) else 0
+                   for kind, name in zip(('layer', 'head'), place.split('/')))
+    source = sources[layer]
+    if isinstance(source, BlockModelSource):
+        return density <= KEPT * source.exploration
+    return (source is not None and source.mode != 'soft'
+            and not bool((source.logit[head] > 0).any()))
+
+
+def new_logger(name: LoggerName, folder: Path, *, is_resumed: bool) -> Logger:
+    """Return a logger that writes into ``folder/name``, or a subfolder ``version_N`` of a resumed
+    run, because CSVLogger overwrites its file."""
+    if name != 'csv' and find_spec(name) is None:
+        raise ImportError(f"'logger' {name!r} requires a package that is not installed: pip "
+                          f"install {name}")
+    if name == 'csv':
+        return CSVLogger(folder, name, version=None if is_resumed else '')
+    if name == 'tensorboard':
+        return TensorBoardLogger(folder, name, version='')
+    # without this folder, W&B writes to the temporary directory
+    folder.mkdir(parents=True, exist_ok=True)
+    return WandbLogger(name=folder.name, save_dir=folder, project='graphattn', offline=True)
+
+
+def close(logger: Logger | None) -> None:
+    """Close the log of a run, because the next run of this process would append to it."""
+    if isinstance(logger, WandbLogger):
+        logger.experiment.finish()

@@ -20,10 +20,7 @@ from experiments.runs.tables import report
 
 def train_seeds(train: Callable[[list[str]], None], options: Sequence[str], folder: Path,
                 seeds: Sequence[int]) -> None:
-    """Train into ``folder/seedN`` for each seed N, and report means and deviations.
-
-    Runs that are finished are not trained again.
-    """
+    """Train into ``folder/seedN`` for each seed N, unless finished, and report means."""
     runs = {seed: folder / f'seed{seed}' for seed in seeds}
     for seed, run in runs.items():
         with _as_a_process_of_its_own():
@@ -39,12 +36,8 @@ def _train(train: Callable[[list[str]], None], arguments: list[str]) -> None:
 
 @contextmanager
 def _as_a_process_of_its_own() -> Iterator[None]:
-    """Return a context for one run among several in this process. At its end, it undoes what the
-    run has changed.
-
-    It restores the command line and the environment variables that Lightning sets, and closes
-    torch's process group.
-    """
+    """Return a context for one run among several that restores the command line and Lightning's
+    environment, and closes torch's process group."""
     arguments, environment = sys.argv, dict(os.environ)
     try:
         yield

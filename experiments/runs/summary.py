@@ -35,8 +35,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Read the metrics that a run wrote, such as ``dev.json``. A ValueError names a metric that is
-    missing when it is looked up."""
+    """Read the metrics of a run, such as ``dev.json``, of which a missing one is named."""
     results = read_json(path)
     check_schema(results, SCHEMA, str(path))
     return with_nan(results, path)
@@ -67,8 +66,7 @@ class _Results(dict):
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Return the standard deviation of values, or ``None`` for a single value. If a value is not
-    finite, the result is NaN."""
+    """Return the standard deviation of values: ``None`` of one, NaN if not all are finite."""
     if len(values) < 2:
         return None
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan

@@ -100,8 +100,8 @@ class EndTogether(Callback):
 
 
 def _watch(look: Look, end: Callable[[str, int], None]) -> None:
-    """Call ``look`` repeatedly until it returns the failure of another process, and then call
-    ``end`` with this failure. A stopped process counts only after some time."""
+    """Call ``look`` until it returns the failure of another process, after some time if that is
+    stopped, and call ``end`` with it."""
     patience = PATIENCE
     while True:
         time.sleep(PERIOD)

@@ -1,8 +1,7 @@
 """The steps of the command ``sparsify``, which makes dense Hugging Face models attend along graphs:
 data, losses, training and the report."""
 
-from experiments.surgery.adaptation import Adaptation, adapt
-from experiments.surgery.lora import check_lora, with_adapters
+from experiments.surgery.adaptation import Adaptation, adapt, check_lora, with_adapters
 from experiments.surgery.losses import loss_of, mean_loss
 from experiments.surgery.tokens import drawn_tokens, read_tokens
 

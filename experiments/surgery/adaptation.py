@@ -3,8 +3,9 @@ graphs."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,11 +44,8 @@ class Adaptation(NamedTuple):
 
 def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
           teacher: nn.Module | None = None, state: Path | None = None) -> list[float]:
-    """Train all parameters of a model that require a gradient.
-
-    If the file ``state`` exists, the training continues from it with the same results as without an
-    interruption. If the training in the file is finished, the model is loaded and not trained.
-    """
+    """Train the parameters of a model that require a gradient, from the file ``state`` on, with the
+    same results as without an interruption."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=0.)
     losses: list[float] = []
@@ -104,8 +102,25 @@ def _schedule(step: int, steps: int) -> float:
 
 
 def _batch(count: int, settings: Adaptation, step: int) -> Tensor:
-    """Return the indices of the sequences in a training step, int64 ``[batch_size]``. They depend
-    only on the seed and the step."""
+    """Return the indices of the sequences in a step, which depend only on the seed and the step."""
     generator = np.random.default_rng((settings.seed, step))
     return torch.from_numpy(generator.choice(count, min(settings.batch_size, count),
                                              replace=False))
+
+
+def check_lora(rank: int) -> None:
+    """Raise an error if ``rank`` is not positive, or if the package peft is missing."""
+    if rank < 1:
+        raise ValueError(f"'lora' must be positive (got {rank})")
+    if find_spec('peft') is None:
+        raise ValueError(f"'lora' needs the package peft (got {rank}): pip install peft")
+
+
+def with_adapters(model: nn.Module, rank: int, seed: int = 0) -> Any:
+    """Add low-rank adapters to all linear layers of a model, and train only them."""
+    from peft import LoraConfig, get_peft_model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank,
+                                                target_modules='all-linear'))

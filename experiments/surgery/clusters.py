@@ -18,13 +18,8 @@ SHARP = 0.1  # error of a head along its pattern, above which clusters are tried
 
 def with_clusters(model: nn.Module, chosen: Fit, profile: Profile,
                   loss: Callable[[nn.Module], float]) -> Fit:
-    """Return a fit in which heads attend along clusters by content instead of their pattern, if
-    this lowers the loss.
-
-    The heads are compared one by one: the loss is measured with only this head attached, once to
-    its pattern and once to clusters. The clusters are the densest of the profile with no more edges
-    than the pattern. Heads with an error of at most 0.1 along their pattern keep it.
-    """
+    """Return a fit in which heads attend along clusters of no more edges than their pattern if this
+    lowers the loss with only this head attached; heads with an error of at most 0.1 keep theirs."""
     for row in np.flatnonzero(chosen.error > SHARP):
         edges = chosen.density[row] * profile.keys[row]
         candidates = [number for number, name in enumerate(profile.patterns)
@@ -40,8 +35,7 @@ def with_clusters(model: nn.Module, chosen: Fit, profile: Profile,
 
 def _loss_of_head(model: nn.Module, profile: Profile, row: int, along: Pattern | HeadClusters,
                   loss: Callable[[nn.Module], float]) -> float:
-    """Return the loss of the model if one head attends along ``along`` and all other heads keep
-    full attention. ``row`` is the index of the head in the profile."""
+    """Return the loss of the model if only the head with index ``row`` attends along ``along``."""
     layer = profile.layers[profile.layer[row]]
     with attached(model, along, layers=[layer], heads=[int(profile.head[row])]):
         return loss(model)

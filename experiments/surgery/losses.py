@@ -17,12 +17,8 @@ Loss = Callable[[nn.Module, Tensor, int], Tensor]
 
 
 def loss_of(model: nn.Module, mask_token: int | None = None) -> Loss:
-    """Return the function that computes the loss of a language model, as
-    ``loss(model, tokens, seed)``.
-
-    The loss is that of masked tokens if the name of the model's class contains ``ForMaskedLM``, and
-    otherwise that of next tokens. Tokens are ids ``[batch, length]`` with -1 for padding.
-    """
+    """Return the loss of a model as ``loss(model, tokens, seed)``: of masked tokens if its class
+    contains ``ForMaskedLM``, else of next tokens. Padding is -1."""
     name = type(model).__name__
     if 'ForMaskedLM' in name:
         if mask_token is None:
@@ -35,8 +31,7 @@ def loss_of(model: nn.Module, mask_token: int | None = None) -> Loss:
 
 
 def next_token_loss(model: nn.Module, tokens: Tensor, seed: int = 0) -> Tensor:
-    """Return the mean cross-entropy of the next token over all tokens but the last. ``seed`` is not
-    used."""
+    """Return the mean cross-entropy of the next token over all tokens but the last."""
     return _cross_entropy(logits_of(model, tokens)[:, :-1],
                           tokens[:, 1:].masked_fill(tokens[:, 1:] == PADDING, IGNORED))
 
@@ -49,8 +44,7 @@ def masked_loss(model: nn.Module, tokens: Tensor, seed: int, mask_token: int) ->
 
 
 def mask_tokens(tokens: Tensor, seed: int, mask_token: int) -> tuple[Tensor, Tensor]:
-    """Mask 15 % of the tokens at random, by ``seed``. Return the tokens with ``mask_token`` in
-    these places, and the targets, which are -100 in all other places."""
+    """Return tokens, 15 % of them masked by ``seed``, and the targets, -100 elsewhere."""
     drawn = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(seed)) < MASKED
     drawn &= tokens != PADDING
     return tokens.masked_fill(drawn, mask_token), tokens.masked_fill(~drawn, IGNORED)

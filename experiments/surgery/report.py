@@ -26,8 +26,7 @@ BY_CONTENT = ' The graphs of heads with clusters are those of one sequence.'
 
 @dataclass(frozen=True)
 class Losses(Result):
-    """The losses of a model before the cut, right after it and after training, and the density of
-    its graphs. The cut is the replacement of full attention by attention along graphs."""
+    """Losses before attention is replaced, right after it and after training, and the density."""
 
     dense: float
     cut: float
@@ -65,8 +64,7 @@ class Head(Result):
 @torch.no_grad()
 def costs_of_lengths(dense: nn.Module, sparse: nn.Module, longest: int,
                      rounds: int = 3) -> list[dict[str, float]]:
-    """Return rows with the time of a forward pass of both models at several lengths, in
-    milliseconds. The time is the least over several rounds, in which the models alternate."""
+    """Return rows with the least milliseconds of a forward pass of both models by length."""
     lengths = [length for length in (128, 512, 1024, 4096, 16384) if length < longest] + [longest]
     rows = []
     for length in lengths:

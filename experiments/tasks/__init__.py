@@ -3,14 +3,13 @@
 from experiments.tasks.choices import Choices
 from experiments.tasks.digits import Digits
 from experiments.tasks.documents import Documents
-from experiments.tasks.duplicates import Duplicates
 from experiments.tasks.glue import Glue
 from experiments.tasks.images import Images
 from experiments.tasks.long_range import LongRange
 from experiments.tasks.mlm import MaskedLanguage
 from experiments.tasks.own_sequences import ImageFolder, TokenIds
-from experiments.tasks.planted import Planted
 from experiments.tasks.questions import Questions
+from experiments.tasks.synthetic import Duplicates, Planted
 from experiments.tasks.text import Text
 from experiments.tasks.two_hop import TwoHop
 

@@ -5,70 +5,64 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sized
 from itertools import islice
+from typing import Any
 
 import lightning as L
 import numpy as np
 from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+BATCHES_IN_BUCKET = 32
 
 
 class ResumableLoader(DataLoader):
-    """A data loader that resumes in the middle of an epoch. Its sampler must be from this module,
-    because the sampler reads from the trainer how many batches are finished.
-
-    Lightning creates the iterator before it reads the checkpoint, and the workers of other loaders
-    would start at once. Here, workers start when the first batch is requested. The state of the
-    loader is empty, which prevents a warning of Lightning.
-    """
+    """A data loader that resumes in the middle of an epoch, by a sampler of this module."""
 
     def __iter__(self) -> Iterator:
+        # Lightning creates the iterator before it reads the checkpoint. A generator starts workers
+        # when the first batch is requested.
         yield from super().__iter__()
 
     def state_dict(self) -> dict:
-        return {}
+        return {}  # without this method, Lightning warns
 
     def load_state_dict(self, state_dict: dict) -> None:
         pass
 
 
+class Batches(Dataset):
+    """A data set that maps a list of (epoch, index) to a batch of these examples."""
+
+    def __init__(self, make: Callable[[list[int]], Any]):
+        self.make = make
+
+    def __getitem__(self, keys: list[tuple[int, int]]) -> Any:
+        return self.make([index for _, index in keys])
+
+
 class BatchStream(DistributedSampler):
-    """The endless sequence of the training batches of a run.
+    """The endless training batches of a run; batch g is batch ``g % len`` of epoch ``g // len``."""
 
-    Batches are numbered over the whole run: batch g is batch ``g % len`` of epoch ``g // len``.
-
-    An iteration yields the number of batches of one epoch, beginning with batch ``batches_done()``.
-    Thus a run that resumes in the middle of an epoch neither repeats nor skips a batch.
-
-    Each epoch has another order. It contains each example once over all processes, except for at
-    most ``num_processes - 1`` examples that cannot be divided evenly in the last batch. The class
-    is a DistributedSampler, so that Lightning does not divide its batches again.
-
-    Args:
-        num_examples (int): Number of examples of an epoch.
-        batch_size (int): Number of examples per batch and process.
-        num_processes (int): Number of training processes.
-        rank (int): Rank of this process.
-        seed (int): Seed of the orders.
-        shuffle (bool): Whether to shuffle each epoch. If false, all epochs keep the order of the
-            examples.
-        batches_done (Callable): A function that returns the number of finished batches of the run.
-
-    Raises:
-        ValueError: There are fewer examples than processes.
-    """
+    # An iteration yields the number of batches of one epoch, beginning with batch
+    # ``batches_done()``. Thus a run that resumes in the middle of an epoch neither repeats nor
+    # skips a batch. Each epoch contains each example once over all processes, except for at most
+    # ``num_processes - 1`` that cannot be divided evenly in the last batch. The class is a
+    # DistributedSampler, so that Lightning does not divide its batches again.
 
     def __init__(self, num_examples: int, batch_size: int, num_processes: int, rank: int, *,
-                 seed: int, shuffle: bool, batches_done: Callable[[], int]):
+                 seed: int, shuffle: bool, batches_done: Callable[[], int],
+                 lengths: np.ndarray | None = None):
         if num_examples < num_processes:
             raise ValueError(f"'corpus' must have at least {num_processes} sequences, one for each "
                              f"process (got {num_examples})")
         self.num_examples, self.batch_size = num_examples, batch_size
         self.num_processes, self.rank = num_processes, rank
         self.seed, self.shuffle, self.batches_done = seed, shuffle, batches_done
+        self.lengths = lengths  # of examples, so that each batch has some of similar length
 
     def set_epoch(self, epoch: int) -> None:
-        """Do nothing. Lightning passes the number of the epoch, but the epoch follows from
-        ``batches_done``."""
+        """Do nothing, because the epoch follows from ``batches_done``."""
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_examples, self.batch_size * self.num_processes)
@@ -91,19 +85,67 @@ class BatchStream(DistributedSampler):
                           dtype=np.int32 if self.num_examples < 2**31 else np.int64)
         if self.shuffle:
             np.random.default_rng((self.seed, epoch)).shuffle(order)
-        return order
+        return order if self.lengths is None else self._by_length(order, epoch)
+
+    def _by_length(self, order: np.ndarray, epoch: int) -> np.ndarray:
+        # Pieces of a few batches are sorted by length, and then the batches are shuffled. So no
+        # process waits while another computes longer documents.
+        size = self.batch_size * self.num_processes
+        whole = len(order) - len(order) % size
+        bucket = BATCHES_IN_BUCKET * size
+        pieces = [order[begin:min(begin + bucket, whole)] for begin in range(0, whole, bucket)]
+        by_length = [piece[np.argsort(self.lengths[piece], kind='stable')] for piece in pieces]
+        batches = np.concatenate([*by_length, order[:0]]).reshape(-1, size)
+        np.random.default_rng((self.seed, epoch, size)).shuffle(batches)
+        return np.concatenate([batches.ravel(), order[whole:]])
+
+
+class StreamedTask(L.LightningDataModule):
+    """Base class of tasks whose training can resume at any batch, with any number of workers."""
+
+    batch_size: int
+    seed: int
+    max_length: int
+    num_workers = 0
+
+    def check_model(self, model: nn.Module) -> None:
+        """Raise an error if a model does not fit the data, before anything is written."""
+        positions = model.encoder.position_embedding.num_embeddings
+        if self.max_length > positions:
+            raise ValueError(f"'max_length' must be at most {positions}, the number of positions "
+                             f"of the model (got {self.max_length})")
+
+    def streamed(self, batches: Dataset, num_examples: int, *, is_training: bool = True,
+                 lengths: np.ndarray | None = None, **options: Any) -> ResumableLoader:
+        """Return a loader of training batches, which are numbered over the whole run, or of
+        examples in their order."""
+        sampler = BatchStream(num_examples, self.batch_size, self.trainer.world_size,
+                              self.trainer.global_rank, seed=self.seed, shuffle=is_training,
+                              lengths=lengths, batches_done=lambda: (
+                                  batches_of_run(self.trainer) if is_training else 0))
+        return ResumableLoader(batches, batch_size=None, sampler=sampler,
+                               num_workers=self.num_workers, **options)
+
+    def longest_first(self, make: Callable[[list[int]], Any], lengths: np.ndarray) -> DataLoader:
+        """Return a loader that yields every example once over all processes, the longest first, so
+        that the first batch fails if memory does not suffice."""
+        order = np.argsort(-lengths, kind='stable').tolist()
+        return DataLoader(order, self.batch_size, sampler=each_once(order, self.trainer),
+                          collate_fn=make)
+
+    def in_order(self, part: str) -> DataLoader:
+        """Return a loader of the part ``'dev'`` or ``'test'``."""
+        raise NotImplementedError
+
+    def val_dataloader(self) -> DataLoader:
+        return self.in_order('dev')
+
+    def test_dataloader(self) -> DataLoader:
+        return self.in_order('test')
 
 
 class ShuffledEpochs(DistributedSampler):
-    """A sampler that shuffles each epoch, by the seed of the run and the number of the epoch alone.
-
-    An epoch that is resumed continues after its finished batches.
-
-    Args:
-        examples (Dataset): The examples to shuffle.
-        batch_size (int): Number of examples per batch and process.
-        trainer (Trainer): The trainer of the run.
-    """
+    """Shuffle each epoch by the seed of the run and its number, and continue a resumed epoch."""
 
     def __init__(self, examples: Dataset, batch_size: int, trainer: L.Trainer):
         super().__init__(examples, trainer.world_size, trainer.global_rank, shuffle=True,
@@ -125,10 +167,7 @@ def batches_of_run(trainer: L.Trainer) -> int:
 
 
 def each_once(examples: Sized, trainer: L.Trainer | None) -> UnrepeatedDistributedSampler:
-    """Return a sampler that yields every example once over all processes, in order.
-
-    Without a trainer, there is one process.
-    """
+    """Return a sampler that yields every example once over all processes, in order."""
     processes, rank = (1, 0) if trainer is None else (trainer.world_size, trainer.global_rank)
     if len(examples) < processes:
         raise ValueError(f"'trainer.devices' must be at most the number of examples of each part "

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_only
-from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
+from torch.utils.data import DataLoader
 
 from experiments.data.batch import ChoiceBatch
 from experiments.data.text.choice_files import ChoiceQuestion, ChoiceSource
-from experiments.data.text.question_files import QuestionData
-from experiments.data.text.tokenizer import special_tokens
-from experiments.tasks.questions import window_spans
-from experiments.tasks.tokenized import TokenizedTask, spread_of_lengths
+from experiments.data.text.tokenizer import cut, encoded, special_tokens
+from experiments.tasks.questions import QuestionTask, window_spans
+from experiments.tasks.tokenized import spread_of_lengths
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-AT_ONCE = 256
 
-
-class Choices(TokenizedTask):
+class Choices(QuestionTask):
     """Multiple-choice questions as token sequences, in one of two forms.
 
     Without documents, each choice has a sequence, as in BERT for SWAG::
@@ -54,10 +49,6 @@ class Choices(TokenizedTask):
         seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
-
-    Raises:
-        ValueError: A value is out of range, a file cannot be read or is malformed, or the model
-            does not fit the data.
     """
 
     shortest = 5
@@ -65,61 +56,25 @@ class Choices(TokenizedTask):
     def __init__(self, questions: ChoiceSource, tokenizer: str | None = None,
                  vocab_size: int = 8192, max_length: int = 128, batch_size: int = 16,
                  seed: int = 0, num_workers: int = 0, cache: str = 'data/cache'):
-        super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
-        self.questions = questions
-        self.sets: dict[str, EncodedChoices] = {}
-
-    @cached_property
-    def data(self) -> QuestionData:
-        return self.questions.read()
+        super().__init__(questions, tokenizer, vocab_size, max_length, batch_size, seed,
+                         num_workers, cache)
 
     def texts(self) -> Iterable[str]:
         return chain.from_iterable((question.text, *question.choices, *question.documents)
                                    for question in self.data.parts['train'])
 
-    def setup(self, stage: str | None = None) -> None:
-        tokenizer = self.load_tokenizer()
-        for part in ('train', 'dev', 'test') if stage in (None, 'fit') else ('dev', 'test'):
-            if part in self.sets:
-                continue
-            if part == 'test' and self.data.parts['test'] is self.data.parts['dev']:
-                self.sets['test'] = self.sets['dev']
-            else:
-                self.sets[part] = EncodedChoices(self.data.parts[part], tokenizer, self.max_length,
-                                                 part)
-                self.sets[part].describe(self.data.about, part)
+    def encoded(self, part: str, tokenizer: Tokenizer) -> EncodedChoices:
+        return EncodedChoices(self.data.parts[part], tokenizer, self.max_length, part)
 
     def train_dataloader(self) -> DataLoader:
-        encoded = self.sets['train']
-        return self.for_training(_Batches(encoded), encoded.lengths)
+        return self.for_training(self.sets['train'].batch, self.sets['train'].lengths)
 
-    def val_dataloader(self) -> DataLoader:
-        return self._in_order('dev')
-
-    def test_dataloader(self) -> DataLoader:
-        return self._in_order('test')
-
-    def _in_order(self, part: str) -> DataLoader:
+    def in_order(self, part: str) -> DataLoader:
         return self.longest_first(self.sets[part].batch, self.sets[part].lengths)
 
 
 class EncodedChoices:
-    """Multiple-choice questions as token ids, from which batches are made.
-
-    Args:
-        questions (list): The questions to encode.
-        tokenizer (tokenizers.Tokenizer): The tokenizer.
-        max_length (int): Maximum number of tokens of a sequence.
-        name (str): Label of the progress bar.
-
-    Attributes:
-        lengths (np.ndarray): Total number of tokens of each question's sequences, int64
-            ``[num_questions]``.
-
-    Raises:
-        ValueError: A question and its choices leave no room for documents. The message names the id
-            of the question.
-    """
+    """Multiple-choice questions as token ids, from which batches are made."""
 
     def __init__(self, questions: list[ChoiceQuestion], tokenizer: Tokenizer, max_length: int,
                  name: str):
@@ -128,15 +83,12 @@ class EncodedChoices:
         self.ids = [question.id for question in questions]
         texts = list(dict.fromkeys(chain.from_iterable(
             (question.text, *question.choices, *question.documents) for question in questions)))
-        ids: dict[str, np.ndarray] = {}
-        for begin in tqdm(range(0, len(texts), AT_ONCE), desc=f'encoding choices of {name}',
-                          unit=f' x {AT_ONCE}', disable=len(texts) <= AT_ONCE or None):
-            some = texts[begin:begin + AT_ONCE]
-            encoded = tokenizer.encode_batch_fast(some, add_special_tokens=False)
-            ids |= {text: np.array(one.ids, dtype=np.int32) for text, one in zip(some, encoded)}
+        ids = {text: np.array(one.ids, dtype=np.int32) for text, one in zip(
+            texts, encoded(tokenizer, texts, f'encoding choices of {name}'))}
         self.parts = [(ids[question.text], [ids[choice] for choice in question.choices],
                        [ids[document] for document in question.documents])
                       for question in questions]
+        # of all sequences of a question together
         self.lengths = np.array([sum(len(tokens) for tokens, *_ in self._sequences(number))
                                  for number in range(len(questions))], dtype=np.int64)
 
@@ -160,21 +112,15 @@ class EncodedChoices:
                              for array in arrays))
 
     def _sequences(self, number: int) -> Iterable[tuple[np.ndarray, int, int, list[int], list]]:
-        """Yield the token sequences of the multiple-choice question with an index.
-
-        Each is a tuple: the tokens, the length of the first segment, the number of global tokens,
-        the positions of the choices in the sequence, and the indices of these choices.
-        """
+        # Each is a tuple: the tokens, the length of the first segment, the number of global tokens,
+        # the positions of the choices in the sequence, and the indices of these choices.
         text, choices, documents = self.parts[number]
         cls, sep = [self.special.cls], [self.special.sep]
         if not documents:
             for which, choice in enumerate(choices):
-                room = self.max_length - 3
-                # The longer text keeps the room that the shorter text leaves, and at least half of
-                # all room.
-                keep = min(len(text), max(-(-room // 2), room - len(choice)))
-                tokens = np.concatenate([cls, text[:keep], sep, choice[:room - keep], sep])
-                yield tokens, keep + 2, 0, [0], [which]
+                asked, choice = cut([text, choice], self.max_length - 3)
+                tokens = np.concatenate([cls, asked, sep, choice, sep])
+                yield tokens, len(asked) + 2, 0, [0], [which]
             return
         marked = [np.append([self.special.mask], choice) for choice in choices]
         before = np.concatenate([cls, text, sep, *marked, sep])
@@ -201,13 +147,3 @@ class EncodedChoices:
               f'{" to ".join(map(str, range_of))} choices; the most frequent label has '
               f'{most / len(self.label):.1%}; {spread_of_lengths(lengths)}; '
               f'the longest sequence has {self.lengths.max():,} tokens')
-
-
-class _Batches(Dataset):
-    """A data set that maps a list of (epoch, question index) to a batch."""
-
-    def __init__(self, encoded: EncodedChoices):
-        self.encoded = encoded
-
-    def __getitem__(self, keys: list[tuple[int, int]]) -> ChoiceBatch:
-        return self.encoded.batch([index for _, index in keys])

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from experiments.data.batch import TokenBatch
 from experiments.data.digits import NUM_CLASSES, NUM_PIXELS, split_digits
-from experiments.data.token_files import token_rows
+from experiments.data.sequences import token_rows
 from experiments.runs.figures import received_attention
 from experiments.tasks.batch_stream import ResumableLoader, ShuffledEpochs, each_once
 from experiments.tasks.long_range import unlabelled_batches
@@ -31,26 +31,20 @@ class Digits(L.LightningDataModule):
 
     Args:
         batch_size (int): Number of images per step and process.
-        path (str, optional): A file to read instead, CSV or gzipped CSV. Each line has 64 grey
-            levels and the class.
-
-    Raises:
-        ValueError: The file cannot be read, or a line is malformed.
     """
 
-    def __init__(self, batch_size: int = 64, path: str | None = None):
+    def __init__(self, batch_size: int = 64):
         super().__init__()
         if batch_size < 1:
             raise ValueError(f"'batch_size' must be positive (got {batch_size})")
         self.batch_size = batch_size
-        self.path = path
         self.train = None
 
     def setup(self, stage: str | None = None) -> None:
         if self.train is None:  # fit calls setup, and so does the test at its end
             self.train, self.val, self.test = (
                 TensorDataset(torch.from_numpy(part[:, :-1]), torch.from_numpy(part[:, -1]))
-                for part in split_digits(self.path))
+                for part in split_digits())
 
     def train_dataloader(self) -> DataLoader:
         return ResumableLoader(self.train, self.batch_size, collate_fn=collate_images,

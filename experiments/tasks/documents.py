@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -14,19 +14,18 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
 from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource, Pair
+from experiments.data.text.glue_files import Row
 from experiments.data.text.text_table import read_texts
-from experiments.data.text.tokenizer import cut, framed, special_tokens
+from experiments.data.text.tokenizer import cut, encoded, framed, special_tokens
 from experiments.tasks.tokenized import TokenizedTask, spread_of_lengths
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 NUM_SPECIAL = 2
-ENCODED_AT_ONCE = 256
 
 
 class Documents(TokenizedTask):
@@ -50,10 +49,6 @@ class Documents(TokenizedTask):
         seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
-
-    Raises:
-        ValueError: A value is out of range, a file cannot be read or is malformed, a part has no
-            documents, a class has no training documents, or the model does not fit the data.
     """
 
     shortest = NUM_SPECIAL + 1
@@ -105,13 +100,7 @@ class Documents(TokenizedTask):
                 self.sets[part].describe(part)
 
     def train_dataloader(self) -> DataLoader:
-        return self.for_training(_Batches(self.sets['train']), self.sets['train'].lengths)
-
-    def val_dataloader(self) -> DataLoader:
-        return self._in_order('dev')
-
-    def test_dataloader(self) -> DataLoader:
-        return self._in_order('test')
+        return self.for_training(self.sets['train'].batch, self.sets['train'].lengths)
 
     def unlabelled(self, path: Path, size: int
                    ) -> Iterator[tuple[list[str], TokenBatch, list[tuple[str, ...]]]]:
@@ -119,41 +108,35 @@ class Documents(TokenizedTask):
         in the order of the table."""
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
-            documents = [row.with_class(NO_LABEL) for row in some]
-            batch = collate([(torch.from_numpy(ids).long(), torch.tensor(NO_LABEL))
-                             for ids, _ in encode(documents, tokenizer, self.max_length)])
+            encoded = EncodedDocuments([row.with_class(NO_LABEL) for row in some], tokenizer,
+                                       self.max_length)
+            batch = encoded.batch(range(len(some)))
             yield [str(row.number) for row in some], batch, [row.texts for row in some]
 
-    def _in_order(self, part: str) -> DataLoader:
-        encoded = self.sets[part]
-        return self.longest_first(lambda numbers: collate([encoded[i] for i in numbers]),
-                                  encoded.lengths)
+    def in_order(self, part: str) -> DataLoader:
+        return self.longest_first(self.sets[part].batch, self.sets[part].lengths)
 
 
 class EncodedDocuments(Dataset):
-    """Documents as token ids. ``documents[i]`` is a pair of ids, int64 ``[length]``, and a class.
+    """Documents as token ids; entry i is a pair of ids, int64 ``[length]``, and a label."""
 
-    Args:
-        documents (list): The documents to encode.
-        tokenizer (tokenizers.Tokenizer): The tokenizer.
-        max_length (int): Maximum number of tokens of a document. Longer documents are cut at the
-            end.
-        name (str): Label of the progress bar.
-
-    Attributes:
-        full_lengths (np.ndarray): Number of tokens of each uncut document, int64
-            ``[num_documents]``.
-        lengths (np.ndarray): Number of tokens of each cut document, int64 ``[num_documents]``.
-    """
-
-    def __init__(self, documents: list[Document] | list[Pair], tokenizer: Tokenizer,
+    def __init__(self, documents: Sequence[Document | Pair | Row], tokenizer: Tokenizer,
                  max_length: int, name: str = 'documents'):
-        tokens, full_lengths = zip(*encode(
-            tqdm(documents, desc=f'encoding {name}', unit=' documents', disable=None), tokenizer,
-            max_length))
+        special = special_tokens(tokenizer)
+        encodings = encoded(tokenizer, (text for document in documents for text in document.texts),
+                            f'encoding {name}')
+        tokens, first, full_lengths = [], [], []
+        for document in documents:
+            texts = [next(encodings).ids for _ in document.texts]
+            num_special = 1 + len(texts)
+            parts = cut(texts, max_length - num_special)
+            tokens.append(framed(parts, special))
+            first.append(len(parts[0]) + 2)
+            full_lengths.append(sum(map(len, texts)) + num_special)
         self.tokens = torch.from_numpy(np.concatenate(tokens))
-        self.full_lengths = np.array(full_lengths)
+        self.full_lengths = np.array(full_lengths)  # before the cut
         self.lengths = np.array([len(ids) for ids in tokens])
+        self.first = torch.tensor(first)  # tokens up to the first [SEP]
         self.ptr = np.concatenate([[0], np.cumsum(self.lengths)])
         self.label = torch.tensor([document.label for document in documents])
 
@@ -163,6 +146,9 @@ class EncodedDocuments(Dataset):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         begin, end = self.ptr[index:index + 2]
         return self.tokens[begin:end].long(), self.label[index]
+
+    def batch(self, numbers: Iterable[int]) -> TokenBatch:
+        return collate([self[number] for number in numbers])
 
     def rolled(self, shift: int, keep_ends: bool) -> EncodedDocuments:
         """Return the same documents with the token at position i moved to i + ``shift``."""
@@ -180,31 +166,6 @@ class EncodedDocuments(Dataset):
         print(f'{name:<5} {len(self):>7,} documents of {len(self.label.unique())} classes; '
               f'{spread_of_lengths(self.full_lengths)}; '
               f'{num_cut:,} cut to {self.lengths.max():,}')
-
-
-class _Batches(Dataset):
-    """A data set that maps a list of (epoch, document index) to a batch."""
-
-    def __init__(self, documents: EncodedDocuments):
-        self.documents = documents
-
-    def __getitem__(self, keys: list[tuple[int, int]]) -> TokenBatch:
-        return collate([self.documents[index] for _, index in keys])
-
-
-def encode(documents: Iterable[Document | Pair], tokenizer: Tokenizer,
-           max_length: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the token ids of each document, cut to ``max_length``, int32 ``[length]``, and the
-    number of tokens before the cut."""
-    special, documents = special_tokens(tokenizer), iter(documents)
-    while some := list(islice(documents, ENCODED_AT_ONCE)):
-        encodings = iter(tokenizer.encode_batch_fast(
-            [text for document in some for text in document.texts], add_special_tokens=False))
-        for document in some:
-            texts = [next(encodings).ids for _ in document.texts]
-            num_special = 1 + len(texts)
-            yield (framed(cut(texts, max_length - num_special), special),
-                   sum(map(len, texts)) + num_special)
 
 
 def collate(examples: list[tuple[Tensor, Tensor]]) -> TokenBatch:

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lightning as L
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from experiments.data.batch import NO_LABEL, TextBatch
 from experiments.data.text.glue_files import TASKS, Row, read_rows, read_test_rows
-from experiments.data.text.tokenizer import cut, framed, load_tokenizer, special_tokens
+from experiments.data.text.tokenizer import load_tokenizer
 from experiments.tasks.batch_stream import ResumableLoader, ShuffledEpochs, each_once
+from experiments.tasks.documents import EncodedDocuments
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -44,10 +44,6 @@ class Glue(L.LightningDataModule):
         batch_size (int): Number of examples per step and process.
         max_length (int): Maximum number of tokens of an example. In a pair, the longer sentence is
             cut first, as in BERT.
-
-    Raises:
-        ValueError: A file is missing or a line is malformed, the tokenizer cannot be read, or an
-            argument is out of range.
     """
 
     def __init__(self, path: str, task: str, tokenizer: str | None = None, batch_size: int = 32,
@@ -67,8 +63,7 @@ class Glue(L.LightningDataModule):
 
     @property
     def classes(self) -> list[str]:
-        """Return the names of the classes in order. The list is empty if the task predicts a
-        score."""
+        """Return the names of the classes in order; none if the task predicts a score."""
         return list(TASKS[self.task].classes)
 
     @cached_property
@@ -116,35 +111,12 @@ class Glue(L.LightningDataModule):
             bar.update(len(some))
 
 
-class Examples(Dataset):
-    """The encoded rows of a GLUE task. ``examples[i]`` is a tuple of the tokens, the length of the
-    first segment, and the label."""
-
-    def __init__(self, rows: list[Row], tokenizer: Tokenizer, max_length: int, name: str):
-        special = special_tokens(tokenizer)
-        tokens, lengths, first = [], [], []
-        for begin in tqdm(range(0, len(rows), 4096), desc=f'encoding {name}', unit=' x 4096',
-                          disable=len(rows) <= 4096 or None):
-            columns = zip(*(row.text for row in rows[begin:begin + 4096]))
-            encoded = [tokenizer.encode_batch_fast(list(column), add_special_tokens=False)
-                       for column in columns]
-            for sentences in zip(*encoded):
-                parts = cut([sentence.ids for sentence in sentences],
-                            max_length - 1 - len(sentences))
-                tokens.append(framed(parts, special))
-                lengths.append(len(tokens[-1]))
-                first.append(len(parts[0]) + 2)
-        self.tokens = torch.from_numpy(np.concatenate(tokens))
-        self.ptr = torch.tensor([0, *lengths]).cumsum(0)
-        self.first = torch.tensor(first)
-        self.label = torch.tensor([row.label for row in rows])
-
-    def __len__(self) -> int:
-        return len(self.label)
+class Examples(EncodedDocuments):
+    """The encoded rows of a GLUE task: tokens, the length of the first segment, and the label."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
-        begin, end = self.ptr[index:index + 2]
-        return self.tokens[begin:end].long(), self.first[index], self.label[index]
+        tokens, label = super().__getitem__(index)
+        return tokens, self.first[index], label
 
 
 def collate(examples: list[tuple[Tensor, Tensor, Tensor]]) -> TextBatch:

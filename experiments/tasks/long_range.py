@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
-import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.data.sequences import (
@@ -21,16 +21,11 @@ from experiments.data.sequences import (
     SequenceSource,
     check_at_least,
 )
-from experiments.tasks.batch_stream import (
-    BatchStream,
-    ResumableLoader,
-    batches_of_run,
-    each_once,
-)
+from experiments.tasks.batch_stream import Batches, StreamedTask
 from graphattn.models import CausalLanguageModel
 
 
-class LongRange(L.LightningDataModule):
+class LongRange(StreamedTask):
     """Sequences of up to thousands of symbols, or pairs of such sequences, each with a class::
 
         tokens    [MAX 2 9 [MIN 4 7 ] 0 ]      the grey levels of an image      the bytes of a text
@@ -45,10 +40,6 @@ class LongRange(L.LightningDataModule):
         cls (bool): Whether to prepend an additional symbol, [CLS], to each sequence.
         batch_size (int): Number of examples per step and process.
         seed (int): Seed of the training order.
-
-    Raises:
-        ValueError: A value is out of range, a file cannot be read or is malformed, or the model
-            does not fit the data.
     """
 
     def __init__(self, source: SequenceSource, max_length: int, cls: bool = False,
@@ -76,19 +67,16 @@ class LongRange(L.LightningDataModule):
         self.read()
 
     def train_dataloader(self) -> DataLoader:
-        # Batches are indexed over the whole run, so that the run can resume at any batch.
-        sequences = self.data.parts['train']
-        sampler = BatchStream(len(sequences.label), self.batch_size, self.trainer.world_size,
-                              self.trainer.global_rank, seed=self.seed, shuffle=True,
-                              batches_done=lambda: batches_of_run(self.trainer))
-        return ResumableLoader(_Batches(sequences, self._cls_token), batch_size=None,
-                               sampler=sampler)
+        return self.streamed(Batches(partial(self._batch, 'train')),
+                             len(self.data.parts['train'].label))
 
-    def val_dataloader(self) -> DataLoader:
-        return self._longest_first('dev')
+    def in_order(self, part: str) -> DataLoader:
+        sequences = self.data.parts[part]
+        length = np.diff(sequences.ptr).reshape(len(sequences.label), -1).sum(axis=1)
+        return self.longest_first(partial(self._batch, part), length)
 
-    def test_dataloader(self) -> DataLoader:
-        return self._longest_first('test')
+    def _batch(self, part: str, numbers: list[int]) -> TokenBatch:
+        return collate(self.data.parts[part].take(np.array(numbers)), self._cls_token)
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
         """Yield batches of ``size`` unlabelled examples of a file with their names, in the order of
@@ -96,18 +84,6 @@ class LongRange(L.LightningDataModule):
         rows = ((name, [ids[:self.max_length - self.cls] for ids in sequences])
                 for name, sequences in self.source.unlabelled(path))
         return unlabelled_batches(rows, size, self._cls_token)
-
-    def _longest_first(self, part: str) -> DataLoader:
-        """Return a loader that yields every example once over all processes, the longest first.
-
-        So if memory does not suffice, the first batch fails.
-        """
-        sequences = self.data.parts[part]
-        length = np.diff(sequences.ptr).reshape(len(sequences.label), -1).sum(axis=1)
-        order = np.argsort(-length, kind='stable').tolist()
-        batches = _Batches(sequences, self._cls_token)
-        return DataLoader(order, self.batch_size, sampler=each_once(order, self.trainer),
-                          collate_fn=lambda examples: batches[[(0, i) for i in examples]])
 
     @property
     def _cls_token(self) -> int | None:
@@ -123,16 +99,6 @@ class LongRange(L.LightningDataModule):
             self.data = data
             describe(data)
         return self.data
-
-
-class _Batches(Dataset):
-    """A data set that maps a list of (epoch, example index) to a batch."""
-
-    def __init__(self, sequences: Sequences, cls_token: int | None):
-        self.sequences, self.cls_token = sequences, cls_token
-
-    def __getitem__(self, keys: list[tuple[int, int]]) -> TokenBatch:
-        return collate(self.sequences.take(np.array([index for _, index in keys])), self.cls_token)
 
 
 def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import lightning as L
 import numpy as np
 import torch
 from matplotlib.figure import Figure
@@ -17,17 +16,9 @@ from torch.utils.data import DataLoader, Dataset
 from experiments.data.batch import TextBatch
 from experiments.data.text.corpus import build_docs, read_documents
 from experiments.data.text.encoding import EncodedCorpus, corpus_key, encode_corpus
-from experiments.data.text.tokenizer import (
-    SpecialTokens,
-    check_same_vocabulary,
-    load_tokenizer,
-    special_tokens,
-    train_byte_pairs,
-    train_tokenizer,
-)
+from experiments.data.text.tokenizer import SpecialTokens, special_tokens
 from experiments.runs.figures import mask_probabilities
-from experiments.tasks.batch_stream import BatchStream, ResumableLoader, batches_of_run
-from experiments.tasks.tokenized import spread_of_lengths
+from experiments.tasks.tokenized import TokenizedTask, spread_of_lengths
 from graphattn.sources import LearnedMaskSource
 from graphattn.utils.files import write_whole
 
@@ -35,12 +26,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 STAGES = ('train', 'val', 'test')
-MIN_LENGTH = 8
 # shares of the selected tokens; the other selected tokens are unchanged
 MASKED, REPLACED = 0.8, 0.1
 
 
-class MaskedLanguage(L.LightningDataModule):
+class MaskedLanguage(TokenizedTask):
     r"""Sequences of a corpus, in which hidden tokens must be predicted::
 
         tokens    [CLS] the loss [MASK] zero . [SEP] it is lamp minimum . [SEP]
@@ -81,11 +71,9 @@ class MaskedLanguage(L.LightningDataModule):
         seed (int): Seed of the masks, the pairs of segments, and the order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of tokenizers and encoded corpora.
-
-    Raises:
-        ValueError: A value is out of range, the corpus or the tokenizer cannot be read or is
-            malformed, or the model is too small for the sequences or the vocabulary.
     """
+
+    shortest = 8
 
     def __init__(
         self,
@@ -102,32 +90,21 @@ class MaskedLanguage(L.LightningDataModule):
         num_workers: int = 0,
         cache: str = 'data/cache',
     ):
-        super().__init__()
-        for name, size, least in (('vocab_size', vocab_size, 100), ('batch_size', batch_size, 1),
-                                  ('max_length', max_length, MIN_LENGTH), ('seed', seed, 0),
-                                  ('num_workers', num_workers, 0)):
-            if size < least:
-                raise ValueError(f"'{name}' must be at least {least} (got {size})")
+        super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
         if not 0. <= short_share <= 1.:
             raise ValueError(f"'short_share' must be in [0, 1] (got {short_share})")
         if not 0. < masked_share <= 1.:
             raise ValueError(f"'masked_share' must be above 0 and at most 1 (got {masked_share})")
-        self.corpus, self.tokenizer_path, self.vocab_size = corpus, tokenizer, vocab_size
-        self.byte_pairs = byte_pairs
-        self.max_length, self.batch_size, self.num_workers = max_length, batch_size, num_workers
-        self.next_sentence, self.short_share = next_sentence, short_share
-        self.masked_share, self.seed, self.cache = masked_share, seed, Path(cache)
+        self.corpus, self.byte_pairs, self.next_sentence = corpus, byte_pairs, next_sentence
+        self.short_share, self.masked_share = short_share, masked_share
 
     def prepare_data(self) -> None:
-        model = self.trainer.lightning_module.model
-        self._check_length(model)
-        if self.tokenizer_path is not None:
-            self._check_vocabulary(model, load_tokenizer(self.tokenizer_path))
-        if self.corpus == 'docs' and not self._corpus_path.exists():
-            build_docs(self._corpus_path)
-        tokenizer = self._make_tokenizer()
-        self._check_vocabulary(model, tokenizer)
-        check_same_vocabulary(tokenizer, self.trainer.lightning_module.pretrained_tokenizer)
+        if self.tokenizer_path is None:  # the corpus is needed to train one
+            self.check_model(self.trainer.lightning_module.model)
+            self._collect()
+        super().prepare_data()
+        self._collect()
+        tokenizer = self.load_tokenizer()
         folder = self._encoded_folder(tokenizer)
         if not folder.exists():
             encode_corpus(self._corpus_path, tokenizer, folder)
@@ -155,20 +132,14 @@ class MaskedLanguage(L.LightningDataModule):
         self.examples = {name: self._examples(EncodedCorpus(folder / part), special, name)
                          for name, part in parts.items()}
 
-    def load_tokenizer(self) -> Tokenizer:
-        """Load the tokenizer that was given, or else the tokenizer that was trained on the
-        corpus."""
-        return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
-
     def train_dataloader(self) -> DataLoader:
-        # Batches are indexed over the whole run, so that the run can resume at any batch.
-        return self._loader('train', lambda: batches_of_run(self.trainer), shuffle=True)
+        return self._loader('train')
 
     def val_dataloader(self) -> DataLoader:
-        return self._loader('val', lambda: 0, shuffle=False)
+        return self._loader('val')
 
     def test_dataloader(self) -> DataLoader:
-        return self._loader('test', lambda: 0, shuffle=False)
+        return self._loader('test')
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
         """Draw the learned masks of a model (SparseBERT, Fig. 5 and 6), and return the figure by
@@ -177,6 +148,13 @@ class MaskedLanguage(L.LightningDataModule):
         names = ['masks'] if len(sources) == 1 else [f'masks{i}' for i in range(len(sources))]
         return {name: mask_probabilities(source.probability())
                 for name, source in zip(names, sources)}
+
+    def texts(self) -> Iterator[str]:
+        return (' '.join(document) for document in read_documents(self._corpus_path))
+
+    def _collect(self) -> None:
+        if self.corpus == 'docs' and not self._corpus_path.exists():
+            build_docs(self._corpus_path)
 
     @property
     def _corpus_path(self) -> Path:
@@ -187,17 +165,6 @@ class MaskedLanguage(L.LightningDataModule):
         kind = 'byte pairs' if self.byte_pairs else 'word pieces'
         key = corpus_key(self._corpus_path, f'trained, {kind}, {self.vocab_size} tokens')
         return self.cache / f'tokenizer-{key}.json'
-
-    def _make_tokenizer(self) -> Tokenizer:
-        path = self.tokenizer_path or self._trained_tokenizer
-        if self.tokenizer_path is None and not path.exists():
-            train = train_byte_pairs if self.byte_pairs else train_tokenizer
-            tokenizer = train(self._texts, self.vocab_size)
-            write_whole(path, lambda temporary: tokenizer.save(str(temporary)))
-        return load_tokenizer(path)
-
-    def _texts(self) -> Iterator[str]:
-        return (' '.join(document) for document in read_documents(self._corpus_path))
 
     def _encoded_folder(self, tokenizer: Tokenizer) -> Path:
         digest = blake2b(tokenizer.to_str().encode()).hexdigest()
@@ -212,28 +179,10 @@ class MaskedLanguage(L.LightningDataModule):
                          next_sentence=self.next_sentence, masked_share=self.masked_share,
                          seed=(self.seed, STAGES.index(stage)))
 
-    def _loader(self, stage: str, batches_done: Callable[[], int], shuffle: bool) -> DataLoader:
+    def _loader(self, stage: str) -> DataLoader:
         examples = self.examples[stage]
-        sampler = BatchStream(len(examples), self.batch_size, self.trainer.world_size,
-                              self.trainer.global_rank, seed=self.seed, shuffle=shuffle,
-                              batches_done=batches_done)
-        return ResumableLoader(examples, batch_size=None, sampler=sampler,
-                               num_workers=self.num_workers,
-                               pin_memory=self.trainer.strategy.root_device.type == 'cuda')
-
-    def _check_length(self, model: nn.Module) -> None:
-        positions = model.encoder.position_embedding.num_embeddings
-        if self.max_length > positions:
-            raise ValueError(f"'max_length' must be at most {positions}, the number of positions "
-                             f"of the model (got {self.max_length})")
-
-    @staticmethod
-    def _check_vocabulary(model: nn.Module, tokenizer: Tokenizer) -> None:
-        num_tokens = model.encoder.token_embedding.num_embeddings
-        vocab_size = tokenizer.get_vocab_size()
-        if vocab_size > num_tokens:
-            raise ValueError(f"'num_tokens' of the encoder must be at least {vocab_size}, the "
-                             f"size of the tokenizer's vocabulary (got {num_tokens})")
+        return self.streamed(examples, len(examples), is_training=stage == 'train',
+                             pin_memory=self.trainer.strategy.root_device.type == 'cuda')
 
 
 class _Examples(Dataset):
@@ -310,8 +259,7 @@ class _Examples(Dataset):
 
     def _mask(self, tokens: np.ndarray,
               rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Hide some of ``tokens`` in place, as BERT does. Return the positions of the hidden tokens
-        and their original ids."""
+        """Hide some of ``tokens`` in place, as BERT does, and return their places and ids."""
         candidates = np.flatnonzero(~self.is_special[tokens])
         count = min(len(candidates), max(1, round(self.masked_share * len(tokens))))
         selected = np.sort(rng.choice(candidates, count, replace=False))
@@ -324,8 +272,7 @@ class _Examples(Dataset):
 
 
 def _shorten(tokens: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Return ``tokens`` cut to ``size`` tokens. Each removed token is taken from a random end, as
-    in BERT."""
+    """Return ``tokens`` cut to ``size`` tokens at random ends, as in BERT."""
     excess = len(tokens) - size
     if excess <= 0:
         return tokens

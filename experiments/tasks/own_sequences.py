@@ -10,7 +10,22 @@ from experiments.data.image_files import ImageFiles
 from experiments.data.sequences import SequenceData, SequenceSource
 from experiments.data.token_arrays import TokenArrays
 from experiments.tasks.long_range import LongRange
-from experiments.tasks.own_data import fit_model
+
+MODEL = 'model.init_args.model.init_args'
+
+
+def fit_model(options: Namespace, num_classes: int, **sizes: int) -> None:
+    """Write the sizes that the data require into the options of a run.
+
+    The number of classes is set, and sizes of the encoder that are smaller than in ``sizes`` are
+    raised. Options that the model lacks are skipped.
+    """
+    if f'{MODEL}.num_classes' in options:
+        options[f'{MODEL}.num_classes'] = num_classes
+    for name, size in sizes.items():
+        option = f'{MODEL}.encoder.init_args.{name}'
+        if option in options:
+            options[option] = max(options[option], size)
 
 
 class OwnSequences(LongRange):
@@ -54,10 +69,6 @@ class ImageFolder(OwnSequences):
             :class:`experiments.data.image_files.ImageFiles`.
         seed (int): Seed of the division into parts and of the training order.
         batch_size (int): Number of images per step and process.
-
-    Raises:
-        ValueError: As in :class:`experiments.data.image_files.ImageFiles`, or a value is out of
-            range.
     """
 
     def __init__(self, path: str, val: str | None = None, test: str | None = None,
@@ -80,10 +91,6 @@ class TokenIds(OwnSequences):
         max_length (int, optional): Maximum number of tokens of a sequence. Longer sequences are cut
             at the end.
         batch_size (int): Number of sequences per step and process.
-
-    Raises:
-        ValueError: As in :class:`experiments.data.token_arrays.TokenArrays`, or a value is out of
-            range.
     """
 
     def __init__(self, path: str, val: str | None = None, test: str | None = None,

@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_only
-from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
+from torch.utils.data import DataLoader
 
 from experiments.data.batch import QuestionBatch
 from experiments.data.sequences import check_at_least
 from experiments.data.text.question_files import Question, QuestionData, QuestionSource, listed
-from experiments.data.text.tokenizer import special_tokens
+from experiments.data.text.tokenizer import encoded, special_tokens
 from experiments.tasks.tokenized import TokenizedTask, spread_of_lengths
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 NUM_SPECIAL = 3
-AT_ONCE = 256
 
 
-class Questions(TokenizedTask):
+class QuestionTask(TokenizedTask):
+    """Base class of tasks of questions, whose test part may be the development part."""
+
+    def __init__(self, questions: Any, *arguments: Any):
+        super().__init__(*arguments)
+        self.questions, self.sets = questions, {}
+
+    @abstractmethod
+    def encoded(self, part: str, tokenizer: Tokenizer) -> Any:
+        """Return the questions of a part as token ids, which describe themselves."""
+
+    @cached_property
+    def data(self) -> QuestionData:
+        return self.questions.read()
+
+    def setup(self, stage: str | None = None) -> None:
+        tokenizer, parts = self.load_tokenizer(), self.data.parts
+        for part in ('train', 'dev', 'test') if stage in (None, 'fit') else ('dev', 'test'):
+            if part == 'test' and parts['test'] is parts['dev']:
+                self.sets['test'] = self.sets['dev']
+            elif part not in self.sets:
+                self.sets[part] = self.encoded(part, tokenizer)
+                self.sets[part].describe(self.data.about, part)
+
+
+class Questions(QuestionTask):
     """Questions, and the texts that contain their answers::
 
         tokens    [CLS] who sang ? [SEP] ... the song was sung by nina simone in ... [SEP]
@@ -56,10 +80,6 @@ class Questions(TokenizedTask):
         seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
-
-    Raises:
-        ValueError: A value is out of range, a file cannot be read or is malformed, or the model
-            does not fit the data.
     """
 
     shortest = NUM_SPECIAL + 2
@@ -68,18 +88,13 @@ class Questions(TokenizedTask):
                  vocab_size: int = 8192, max_length: int = 384, stride: int = 128,
                  max_question: int = 64, learn_empty: bool = True, batch_size: int = 32,
                  seed: int = 0, num_workers: int = 0, cache: str = 'data/cache'):
-        super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
+        super().__init__(questions, tokenizer, vocab_size, max_length, batch_size, seed,
+                         num_workers, cache)
         check_at_least(1, stride=stride, max_question=max_question)
         if max_question > max_length - NUM_SPECIAL - 1:
             raise ValueError(f"'max_question' must be at most {max_length - NUM_SPECIAL - 1}, to "
                              f"leave room for the text (got {max_question})")
-        self.questions, self.stride, self.max_question = questions, stride, max_question
-        self.learn_empty = learn_empty
-        self.sets: dict[str, EncodedQuestions] = {}
-
-    @cached_property
-    def data(self) -> QuestionData:
-        return self.questions.read()
+        self.stride, self.max_question, self.learn_empty = stride, max_question, learn_empty
 
     def texts(self) -> Iterable[str]:
         questions = self.data.parts['train']
@@ -87,62 +102,38 @@ class Questions(TokenizedTask):
         return chain(contexts, (question.text for question in questions))
 
     def setup(self, stage: str | None = None) -> None:
-        tokenizer = self.load_tokenizer()
-        for part in ('train', 'dev', 'test') if stage in (None, 'fit') else ('dev', 'test'):
-            if part in self.sets:
-                continue
-            if part == 'test' and self.data.parts['test'] is self.data.parts['dev']:
-                self.sets['test'] = self.sets['dev']
-            else:
-                self.sets[part] = EncodedQuestions(
-                    self.data.parts[part], tokenizer, self.max_length, self.stride,
-                    self.max_question, part)
-                self.sets[part].describe(self.data.about, part)
+        super().setup(stage)
         if 'train' in self.sets:
-            self.learned = self.sets['train'].to_learn(self.learn_empty)
+            encoded = self.sets['train']
+            encoded.learned = encoded.to_learn(self.learn_empty)
+
+    def encoded(self, part: str, tokenizer: Tokenizer) -> EncodedQuestions:
+        return EncodedQuestions(self.data.parts[part], tokenizer, self.max_length, self.stride,
+                                self.max_question, part)
 
     def train_dataloader(self) -> DataLoader:
         encoded = self.sets['train']
-        return self.for_training(_Windows(encoded, self.learned),
-                                 encoded.window_length[self.learned])
+        return self.for_training(encoded.learned_batch, encoded.window_length[encoded.learned])
 
-    def val_dataloader(self) -> DataLoader:
-        return self._in_order('dev')
-
-    def test_dataloader(self) -> DataLoader:
-        return self._in_order('test')
-
-    def _in_order(self, part: str) -> DataLoader:
+    def in_order(self, part: str) -> DataLoader:
         encoded = self.sets[part]
         return self.longest_first(encoded.questions_batch, encoded.length_of_question)
 
 
 class EncodedQuestions:
-    """Questions and their texts as token ids, cut into windows.
-
-    Args:
-        questions (list): The questions to encode.
-        tokenizer (tokenizers.Tokenizer): The tokenizer.
-        max_length (int): Maximum number of tokens of a window.
-        stride (int): Number of tokens from the start of a window to the start of the next window.
-        max_question (int): Maximum number of tokens of a question.
-        name (str): Label of the progress bar.
-
-    Attributes:
-        question (np.ndarray): The question of each window, int64 ``[num_windows]``. The windows of
-            a question are consecutive.
-        window_length (np.ndarray): The number of tokens of each window, int64 ``[num_windows]``.
-        window_ptr (np.ndarray): The first window of each question, int64 ``[num_questions + 1]``.
-    """
+    """Questions and their texts as token ids, cut into windows."""
 
     def __init__(self, questions: list[Question], tokenizer: Tokenizer, max_length: int,
                  stride: int, max_question: int, name: str):
         self.questions, self.special = questions, special_tokens(tokenizer)
-        self.asked = [ids[:max_question] for ids, _ in _encode(
+        self.asked = [np.array(one.ids[:max_question], dtype=np.int32) for one in encoded(
             tokenizer, [question.text for question in questions], f'encoding questions of {name}')]
         texts = list(dict.fromkeys(chain.from_iterable(q.contexts for q in questions)))
         number_of = {text: number for number, text in enumerate(texts)}
-        self.texts = list(_encode(tokenizer, texts, f'encoding texts of {name}'))
+        # ids, and where each token begins and ends in the text, [num_tokens, 2]
+        self.texts = [(np.array(one.ids, dtype=np.int32),
+                       np.array(one.offsets, dtype=np.int32).reshape(-1, 2)) for one in encoded(
+                           tokenizer, texts, f'encoding texts of {name}', with_offsets=True)]
         self.text_of = [[number_of[text] for text in question.contexts] for question in questions]
         windows, self.window_ptr = [], [0]
         for number, asked in enumerate(self.asked):
@@ -152,8 +143,9 @@ class EncodedQuestions:
                     len(self.texts[text][0]), room, stride)]
             self.window_ptr.append(len(windows))
         table = np.array(windows, dtype=np.int64).reshape(-1, 4)
+        # of each window; those of a question are consecutive
         self.question, self.context, self.begin, self.end = table.T
-        self.window_ptr = np.array(self.window_ptr)
+        self.window_ptr = np.array(self.window_ptr)  # the first window of each question
         self.window_length = NUM_SPECIAL + self.end - self.begin + np.array(
             [len(asked) for asked in self.asked])[self.question]
         before = np.concatenate([[0], np.cumsum(self.window_length)])
@@ -167,10 +159,7 @@ class EncodedQuestions:
                 if (tokens := tokens_of(self.texts[self.text_of[number][context]][1], begin, end))]
 
     def answers_in(self, window: int) -> tuple[list[tuple[int, int]], bool]:
-        """Return the answers in a window, and whether the window also contains a part of an answer.
-
-        An answer is a pair of its first and last token, as positions in the window.
-        """
+        """Return the answers in a window, and whether it also has a part of an answer."""
         whole, has_part, begin, end = [], False, self.begin[window], self.end[window]
         before = 2 + len(self.asked[self.question[window]]) - begin
         for context, first, last in self.answers[self.question[window]]:
@@ -182,10 +171,7 @@ class EncodedQuestions:
         return whole, has_part
 
     def to_learn(self, learn_empty: bool) -> np.ndarray:
-        """Return the indices of the windows to train on, an int64 array.
-
-        A warning lists the questions whose answers are in no window.
-        """
+        """Return the indices of the windows to train on; warn of questions without any."""
         found = [self.answers_in(window) for window in range(len(self.question))]
         has_whole = np.array([bool(whole) for whole, _ in found], dtype=bool)
         is_empty = np.array([not whole and not has_part for whole, has_part in found], dtype=bool)
@@ -209,6 +195,11 @@ class EncodedQuestions:
         """Return a batch of all windows of the questions with these indices."""
         windows = [range(*self.window_ptr[number:number + 2]) for number in numbers]
         return self.batch(list(chain.from_iterable(windows)), numbers, list(map(len, windows)))
+
+    def learned_batch(self, numbers: Sequence[int]) -> QuestionBatch:
+        """Return a batch of the windows with these indices among those to learn."""
+        windows = self.learned[numbers]
+        return self.batch(windows, self.question[windows].tolist(), [1] * len(windows))
 
     def batch(self, windows: Sequence[int], numbers: Sequence[int],
               counts: Sequence[int]) -> QuestionBatch:
@@ -251,18 +242,6 @@ class EncodedQuestions:
               f'of {self.window_length.max(initial=0):,} tokens')
 
 
-class _Windows(Dataset):
-    """A data set that maps a list of (epoch, window index) to a batch."""
-
-    def __init__(self, encoded: EncodedQuestions, chosen: np.ndarray):
-        self.encoded, self.chosen = encoded, chosen
-
-    def __getitem__(self, keys: list[tuple[int, int]]) -> QuestionBatch:
-        windows = [int(self.chosen[index]) for _, index in keys]
-        numbers = [int(self.encoded.question[window]) for window in windows]
-        return self.encoded.batch(windows, numbers, [1] * len(windows))
-
-
 def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
     """Return the spans of the windows that cover a text, as pairs of begin and end.
 
@@ -276,22 +255,7 @@ def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def tokens_of(offset: np.ndarray, begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and the last token that overlap the characters from ``begin`` to ``end``.
-
-    The result is ``None`` if these characters are blanks, or if the tokenizer drops them.
-    """
+    """Return the first and the last token that overlap the characters, or ``None``."""
     first = int(np.searchsorted(offset[:, 1], begin, side='right'))
     last = int(np.searchsorted(offset[:, 0], end, side='left')) - 1
     return (first, last) if first <= last else None
-
-
-def _encode(tokenizer: Tokenizer, texts: list[str],
-            name: str) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """Yield the token ids of each text, int32 ``[num_tokens]``, and where each token begins and
-    ends in the text, int32 ``[num_tokens, 2]``. ``name`` is the label of the progress bar."""
-    for begin in tqdm(range(0, len(texts), AT_ONCE), desc=name, unit=f' x {AT_ONCE}',
-                      disable=len(texts) <= AT_ONCE or None):
-        for encoding in tokenizer.encode_batch(texts[begin:begin + AT_ONCE],
-                                               add_special_tokens=False):
-            yield (np.array(encoding.ids, dtype=np.int32),
-                   np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2))

@@ -7,7 +7,7 @@ from jsonargparse import Namespace
 from experiments.data.text.text_table import TextTable
 from experiments.data.text.tokenizer import load_tokenizer
 from experiments.tasks.documents import Documents
-from experiments.tasks.own_data import fit_model
+from experiments.tasks.own_sequences import fit_model
 
 
 class Text(Documents):
@@ -22,10 +22,6 @@ class Text(Documents):
         seed (int): Seed of the division into parts and of the training order.
         max_length (int): Maximum number of tokens of a text or pair, [CLS] and [SEP] included.
         tokenizer, vocab_size, batch_size, num_workers, cache: As in
-            :class:`experiments.tasks.Documents`.
-
-    Raises:
-        ValueError: As in :class:`experiments.data.text.text_table.TextTable` and
             :class:`experiments.tasks.Documents`.
     """
 

@@ -6,31 +6,23 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import lightning as L
 import numpy as np
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from experiments.data.sequences import check_at_least
 from experiments.data.text.tokenizer import (
-    check_same_vocabulary,
+    check_vocabulary,
     load_tokenizer,
+    train_byte_pairs,
     train_tokenizer,
 )
-from experiments.tasks.batch_stream import (
-    BatchStream,
-    ResumableLoader,
-    batches_of_run,
-    each_once,
-)
+from experiments.tasks.batch_stream import Batches, StreamedTask
 from graphattn.utils.files import write_whole
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-BATCHES_IN_BUCKET = 32
 
 
 def spread_of_lengths(lengths: Sequence[int] | np.ndarray) -> str:
@@ -43,7 +35,7 @@ def spread_of_lengths(lengths: Sequence[int] | np.ndarray) -> str:
             f'25 % {quarter}, median {median}, 75 % {three}, 95 % {most}, longest {longest:,.0f}')
 
 
-class TokenizedTask(L.LightningDataModule):
+class TokenizedTask(StreamedTask):
     """Base class of text tasks: texts as token ids, in batches of similar length.
 
     The training order depends only on (``seed``, epoch), and batches are indexed over the whole
@@ -59,10 +51,9 @@ class TokenizedTask(L.LightningDataModule):
         seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
-
-    Raises:
-        ValueError: A value is out of range, or the model does not fit the data.
     """
+
+    byte_pairs = False  # whether the trained tokenizer has them, instead of WordPieces
 
     def __init__(self, tokenizer: str | None, vocab_size: int, max_length: int, batch_size: int,
                  seed: int, num_workers: int, cache: str):
@@ -88,49 +79,22 @@ class TokenizedTask(L.LightningDataModule):
         model = None if self.trainer is None else self.trainer.lightning_module.model
         if model is not None:
             self.check_model(model)
-        path = self._trained_tokenizer
-        if self.tokenizer_path is None and not path.exists():
-            trained = train_tokenizer(self.texts, self.vocab_size)
+        if self.tokenizer_path is None and not (path := self._trained_tokenizer).exists():
+            train = train_byte_pairs if self.byte_pairs else train_tokenizer
+            trained = train(self.texts, self.vocab_size)
             write_whole(path, lambda temporary: trained.save(str(temporary)))
         if model is None:  # without a training
             return
-        tokenizer = self.load_tokenizer()
-        num_tokens = model.encoder.token_embedding.num_embeddings
-        if tokenizer.get_vocab_size() > num_tokens:
-            raise ValueError("'num_tokens' of the encoder must be at least "
-                             f"{tokenizer.get_vocab_size()}, the size of the tokenizer's "
-                             f"vocabulary (got {num_tokens})")
-        check_same_vocabulary(tokenizer, self.trainer.lightning_module.pretrained_tokenizer)
-
-    def check_model(self, model: nn.Module) -> None:
-        """Raise an error if a model does not fit the data, before anything is written."""
-        positions = model.encoder.position_embedding.num_embeddings
-        if self.max_length > positions:
-            raise ValueError(f"'max_length' must be at most {positions}, the number of positions "
-                             f"of the model (got {self.max_length})")
+        check_vocabulary(self.load_tokenizer(), model.encoder.token_embedding.num_embeddings,
+                         self.trainer.lightning_module.pretrained_tokenizer)
 
     def load_tokenizer(self) -> Tokenizer:
         """Return the tokenizer that was given, or the tokenizer that was trained for this task."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
 
-    def for_training(self, batches: Dataset, lengths: np.ndarray) -> DataLoader:
+    def for_training(self, make: Callable[[list[int]], Any], lengths: np.ndarray) -> DataLoader:
         """Return a loader of endless training batches of examples of similar length."""
-        # Batches are indexed over the whole run, so that the run can resume at any batch.
-        sampler = BucketStream(lengths, self.batch_size, self.trainer.world_size,
-                               self.trainer.global_rank, seed=self.seed, shuffle=True,
-                               batches_done=lambda: batches_of_run(self.trainer))
-        return ResumableLoader(batches, batch_size=None, sampler=sampler,
-                               num_workers=self.num_workers)
-
-    def longest_first(self, collate: Callable[[list[int]], tuple],
-                      lengths: np.ndarray) -> DataLoader:
-        """Return a loader that yields every example once over all processes, the longest first.
-
-        So if memory does not suffice, the first batch fails.
-        """
-        order = np.argsort(-lengths, kind='stable').tolist()
-        return DataLoader(order, self.batch_size, sampler=each_once(order, self.trainer),
-                          collate_fn=collate)
+        return self.streamed(Batches(make), len(lengths), lengths=lengths)
 
     @property
     def _trained_tokenizer(self) -> Path:
@@ -138,34 +102,3 @@ class TokenizedTask(L.LightningDataModule):
         for text in self.texts():
             digest.update(text.encode() + b'\0')
         return self.cache / f'tokenizer-{digest.hexdigest()}.json'
-
-
-class BucketStream(BatchStream):
-    """A stream of batches of documents of similar length.
-
-    So no process waits while another process computes longer documents.
-
-    A shuffled epoch is cut into pieces of a few batches, and each piece is sorted by length. Then
-    the batches are shuffled. The documents that are left out of the last batch are random.
-
-    Args:
-        lengths (np.ndarray): The length of each document, int64 ``[num_documents]``.
-        *args: Arguments of :class:`experiments.tasks.batch_stream.BatchStream` after
-            ``num_examples``.
-        **kwargs: Keyword arguments of :class:`experiments.tasks.batch_stream.BatchStream`.
-    """
-
-    def __init__(self, lengths: np.ndarray, *args, **kwargs):
-        super().__init__(len(lengths), *args, **kwargs)
-        self.lengths = lengths
-
-    def _order(self, epoch: int) -> np.ndarray:
-        order = super()._order(epoch)
-        size = self.batch_size * self.num_processes
-        whole = len(order) - len(order) % size
-        bucket = BATCHES_IN_BUCKET * size
-        pieces = [order[begin:min(begin + bucket, whole)] for begin in range(0, whole, bucket)]
-        by_length = [piece[np.argsort(self.lengths[piece], kind='stable')] for piece in pieces]
-        batches = np.concatenate([*by_length, order[:0]]).reshape(-1, size)
-        np.random.default_rng((self.seed, epoch, size)).shuffle(batches)
-        return np.concatenate([batches.ravel(), order[whole:]])

@@ -38,11 +38,6 @@ class TwoHop(Synthetic):
         num_symbols (int): Number of answers, which are the classes. The vocabulary has
             ``2 * num_symbols`` symbols.
         **kwargs: Arguments of :class:`Synthetic`.
-
-    Raises:
-        TypeError: ``pattern`` is not an expression.
-        ValueError: ``pattern`` is random or has no key exactly two edges away, or ``batch_size`` is
-            not a multiple of ``num_symbols``.
     """
 
     def __init__(self, pattern: str, num_symbols: int = 8, **kwargs):

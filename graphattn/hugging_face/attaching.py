@@ -15,20 +15,22 @@ from graphattn._checks import check_kind
 from graphattn.functional.recursion import is_one_hop
 from graphattn.hugging_face.attention import graph_attention
 from graphattn.hugging_face.calls import entering_attention, entering_model, leaving_model
-from graphattn.hugging_face.heads import check_head_numbers, source_of_heads, without_heads
 from graphattn.hugging_face.lazy_mask import lazy_mask, lazy_mask_of_logits
 from graphattn.hugging_face.modules import (
     NAME,
     NAME_FOR_EAGER,
     along_graphs,
     attention_modules,
+    check_head_numbers,
     check_heads,
     choose,
     configured,
     heads_of,
     implementations,
     own_configs,
+    source_of_heads,
     warn_of_rest,
+    without_heads,
 )
 from graphattn.hugging_face.state import Attachment, check_unchanged
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
@@ -364,16 +366,20 @@ def _make_room(name: str, module: nn.Module, heads: Sequence[int] | None) -> Non
             source)
 
 
-def switch(module: nn.Module, attachment: Attachment, source: GraphSource | None = None,
-            logit: nn.Parameter | None = None) -> None:
-    """Replace the attachment, hooks, source and learned teleport of a module."""
-    _remove_hooks(module)
-    for name, value in (('graph_source', source), ('graph_teleport_logit', logit)):
+def switch(module: nn.Module, attachment: Attachment | None, source: GraphSource | None = None,
+           logit: nn.Parameter | None = None) -> None:
+    """Replace the attachment, hooks, source and learned teleport of a module, or remove them."""
+    if hasattr(module, 'graph_attachment'):
+        for handle in module.graph_attachment.noticing:
+            handle.remove()
+    for name, value in (('graph_attachment', attachment), ('graph_source', source),
+                        ('graph_teleport_logit', logit)):
         if hasattr(module, name):
             delattr(module, name)
         if value is not None:
             setattr(module, name, value)
-    module.graph_attachment = replace(attachment, noticing=_hooks(module, attachment))
+    if attachment is not None:
+        module.graph_attachment = replace(attachment, noticing=_hooks(module, attachment))
 
 
 def _hooks(module: nn.Module, attachment: Attachment) -> tuple[RemovableHandle, ...]:
@@ -384,12 +390,6 @@ def _hooks(module: nn.Module, attachment: Attachment) -> tuple[RemovableHandle, 
         return (module.register_forward_pre_hook(entering_model(module), with_kwargs=True),
                 module.register_forward_hook(leaving_model, always_call=True))
     return ()
-
-
-def _remove_hooks(module: nn.Module) -> None:
-    if hasattr(module, 'graph_attachment'):
-        for handle in module.graph_attachment.noticing:
-            handle.remove()
 
 
 def _use_graphs(model: nn.Module) -> None:
@@ -411,11 +411,10 @@ def forget(model: nn.Module) -> None:
     before: dict[str, Any] = {}
     for module in model.modules():
         if hasattr(module, 'graph_attachment'):
-            switch(module, replace(module.graph_attachment, attends=False))
-            _remove_hooks(module)
-            before = before or module.graph_attachment.before
-            module.config._attn_implementation = module.graph_attachment.before
-            del module.graph_attachment
+            own = module.graph_attachment.before
+            switch(module, None)
+            before = before or own
+            module.config._attn_implementation = own
     for module in configured(model):  # of modules that were built after attach
         if before and module.config._attn_implementation in (NAME, NAME_FOR_EAGER):
             module.config._attn_implementation = before['']

@@ -13,10 +13,9 @@ from graphattn._checks import is_float
 from graphattn._tensors import is_autocast
 from graphattn.functional.drive import Placement, drive
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.hugging_face.calls import present_call
+from graphattn.hugging_face.calls import POINTERS, Packing, present_call
 from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.hugging_face.modules import NAME
-from graphattn.hugging_face.packing import POINTERS, Packing
 from graphattn.hugging_face.state import Attachment, diffusion_of
 from graphattn.layers.padded import (
     PairRules,
@@ -47,28 +46,10 @@ def graph_attention(
     dropout: float = 0., scaling: float | None = None, is_causal: bool | None = None,
     position_bias: Tensor | None = None, **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attention with the signature of transformers' ``AttentionInterface``.
-
-    Args:
-        module (nn.Module): The module that calls this function, attached by :func:`attach`.
-        query (Tensor): ``[batch, heads, num_queries, channels]``.
-        key (Tensor): ``[batch, num_kv_heads, num_keys, channels]``.
-        value (Tensor): ``[batch, num_kv_heads, num_keys, value_channels]``.
-        attention_mask (Tensor, optional): A :class:`LazyMask`, or a user's mask
-            ``[batch, heads, num_queries, num_keys]``, where each of the first three sizes may be 1.
-        dropout (float): Dropout on the weights.
-        scaling (float, optional): Factor of the dot products.
-        is_causal (bool, optional): Whether queries attend to no later key if no mask is given; the
-            module's attribute ``is_causal`` if omitted.
-        position_bias (Tensor, optional): Added to logits, ``[batch or 1, heads, num_queries,
-            num_keys]``.
-        **options: Further arguments of the model, see :func:`attach`.
-
-    Returns:
-        A pair: the output ``[batch, num_queries, heads,
-        value_channels]``; and the weights ``[batch, heads, num_queries,
-        num_keys]`` with ``output_attentions``, or ``None``.
-    """
+    """Return the output ``[batch, num_queries, heads, channels]``, and weights or ``None``."""
+    # Queries, keys and values are [batch, heads, length, channels]. The mask is a LazyMask, or a
+    # user's [batch, heads, num_queries, num_keys], whose first three sizes may be 1, as those of
+    # position_bias. Without a mask, is_causal or the module's attribute says if later keys are out.
     attend = _attend_traced if torch.compiler.is_compiling() and _is_traced(
         module, query, key, attention_mask, position_bias, options) else _attend
     terms = LogitTerms(scale=scaling, dropout_p=dropout, softcap=options.get('softcap'),
@@ -129,7 +110,9 @@ def _attend(
     is_cross = _is_cross(attachment, query, key, attention_mask)
     is_left = is_cross and attachment.attends and not attachment.is_named
     if is_left:
-        _warn_of_cross(type(module).__name__)
+        warnings.warn(f"cross-attention of {type(module).__name__} is not replaced, because "
+                      f"positions in two sequences do not correspond; name its modules in 'layers' "
+                      f"to attach it", stacklevel=2)
     if indices is None and (is_left or not attachment.attends):
         before = 'eager' if _wants_weights(options) else attachment.before['']
         return _as_before(module, before, (query, key, value), attention_mask,
@@ -157,7 +140,10 @@ def _attend(
         inputs = (x.transpose(1, 2) for x in (query, key, value))
         return attachment.watch(*inputs, tokens, rules, terms), None
     if indices is not None:
-        along = _graph_of(indices, source, tokens)
+        if source is not None:
+            raise ValueError(f"'along' must be None for a model that chooses its own keys (got "
+                             f"{source}); attach the model with along=None")
+        along = BipartiteGraph.from_topk(indices, tokens.num_keys)
     else:
         along = _source_for(source, module, is_cross, query)
         if attachment.has_cache and key.size(2) > query.size(2) and not attachment.has_decoded:
@@ -219,11 +205,6 @@ def _packed_lengths(module: nn.Module, options: dict[str, Any], mask: Tensor | N
     says = 'be None' if packing.pointers else 'count up by 1'
     raise ValueError(f"{packing.name!r} must {says} {why}; pad the sequences instead, and pass an "
                      f"'attention_mask'")
-
-
-def _warn_of_cross(kind: str) -> None:
-    warnings.warn(f"cross-attention of {kind} is not replaced, because positions in two sequences "
-                  f"do not correspond; name its modules in 'layers' to attach it", stacklevel=3)
 
 
 def _warn_of_growth(source: GraphSource) -> None:
@@ -344,15 +325,16 @@ def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
 def tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
                       has_indices: bool,
                       packed: tuple[int, ...] | None) -> tuple[PaddedTokens, PairRules]:
-    if packed is not None:
-        tokens = PaddedTokens(len(query), query.size(2), key.size(2), query.device, packed=packed)
-        return tokens, _rules_on_slots(mask, query, key)
+    num_queries, num_keys = query.size(2), key.size(2)
     if not isinstance(mask, LazyMask):
         _check_mask(mask, query, key)
-        num_queries, num_keys = query.size(2), key.size(2)
+        tables = mask.expand(-1, -1, num_queries, -1),
+    if packed is not None:
+        tokens = PaddedTokens(len(query), num_queries, num_keys, query.device, packed=packed)
+        return tokens, mask.rules() if isinstance(mask, LazyMask) else PairRules(tables=tables)
+    if not isinstance(mask, LazyMask):
         first = 0 if is_cross else num_keys - num_queries
         same_tokens, is_token = not (is_cross or has_indices), None
-        tables = mask.expand(-1, -1, num_queries, -1),
         if same_tokens and mask.shape[1:3] == (1, 1) and num_queries > 1:
             is_token, says_more = _padding(mask[:, 0, 0].expand(len(query), -1))
             tables = tables if says_more else ()
@@ -363,13 +345,6 @@ def tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,
     if has_indices:
         return mask.slots(), mask.rules_with_padding()
     return mask.tokens(not is_cross), mask.rules()
-
-
-def _rules_on_slots(mask: Tensor, query: Tensor, key: Tensor) -> PairRules:
-    if isinstance(mask, LazyMask):
-        return mask.rules()
-    _check_mask(mask, query, key)
-    return PairRules(tables=(mask.expand(-1, -1, query.size(2), -1),))
 
 
 def _check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
@@ -407,13 +382,6 @@ def _check_padding(mask: LazyMask, query: Tensor, key: Tensor, same_tokens: bool
         raise ValueError(f"'attention_mask' must have shape {[len(key), length]}, with 1 at tokens "
                          f"and 0 at padding, or four dimensions (got shape "
                          f"{tuple(is_token.shape)})")
-
-
-def _graph_of(indices: Tensor, source: GraphSource | None, tokens: PaddedTokens) -> BipartiteGraph:
-    if source is not None:
-        raise ValueError(f"'along' must be None for a model that chooses its own keys (got "
-                         f"{source}); attach the model with along=None")
-    return BipartiteGraph.from_topk(indices, tokens.num_keys)
 
 
 def _source_for(source: GraphSource | None, module: nn.Module, is_cross: bool,

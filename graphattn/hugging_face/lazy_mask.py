@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from graphattn.hugging_face.calls import present_call
-from graphattn.hugging_face.packing import Packing
+from graphattn.hugging_face.calls import Packing, present_call
 from graphattn.layers.padded import PairRules
 from graphattn.placement.padded import PaddedTokens
 
@@ -23,23 +22,12 @@ _COPIES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default,
 
 
 class LazyMask(Tensor):
-    """A mask of transformers whose values are computed only if they are read. It stores the
-    arguments from which transformers builds the mask.
+    """A mask of transformers whose values ``[batch, 1, query, key]`` are computed only if read."""
 
-    Graph attention evaluates the mask on edges only. If other code reads the mask, such as
-    attention that is not attached, the values ``[batch, 1, query, key]`` are computed. They are the
-    values that the model's previous implementation of attention would get: bool for ``'sdpa'``, or
-    floating and added to logits for ``'eager'``. A copy, also on another device, still has no
-    values, because values alone do not distinguish padding from other masking.
-
-    Args:
-        batch_size, q_length, kv_length, q_offset, kv_offset (int): Sizes of the mask, and positions
-            of its first query and key.
-        **how: Further arguments of transformers' functions that build masks.
-        implementation (str): The model's previous implementation of attention.
-        packing (Packing, optional): Marks of several sequences in a row, which layers that receive
-            the mask do not receive otherwise.
-    """
+    # Graph attention evaluates the mask on edges only. Other code reads the values that the model's
+    # previous implementation of attention would get: bool for 'sdpa', or floating and added to
+    # logits for 'eager'. A copy, also on another device, still has no values, because values alone
+    # do not distinguish padding from other masking.
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -83,8 +71,7 @@ class LazyMask(Tensor):
         return LazyMask(implementation=self.implementation, packing=self.packing, **how)
 
     def for_queries(self, num_queries: int) -> LazyMask:
-        """Return this mask for ``num_queries`` queries, if it has one query and excludes only
-        padding. Return any other mask unchanged."""
+        """Return this mask for ``num_queries`` queries, if it has one and excludes only padding."""
         if not self.is_bidirectional or self.size(2) != 1 != num_queries:
             return self
         return self._with(**self.how | {'q_length': num_queries})
@@ -99,9 +86,7 @@ class LazyMask(Tensor):
             return thread.submit(make).result()
 
     def made_for(self, implementation: str, **options: bool) -> Any:
-        """Return the mask that transformers builds for an implementation of attention, such as
-        ``'sdpa'``, or ``None`` if that implementation needs no mask. ``options`` override the
-        stored arguments."""
+        """Return the mask that transformers builds for an implementation, None if it needs none."""
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
         name = f'{implementation} {options}'
         if name not in self.made:
@@ -110,17 +95,14 @@ class LazyMask(Tensor):
         return self.made[name]
 
     def tokens(self, same_tokens: bool) -> PaddedTokens:
-        """Return where the queries and keys of the padded batch have tokens instead of padding.
-        ``same_tokens`` says whether the query and the key at a position are the same token. The
-        result is computed once."""
+        """Return where queries and keys, perhaps the same tokens, are not padding, once."""
         name = f'tokens {same_tokens}'
         if name not in self.made:
             self.made[name] = self._tokens(same_tokens, self.padding())
         return self.made[name]
 
     def slots(self) -> PaddedTokens:
-        """Return the positions of queries and keys in the padded batch as if every position had a
-        token."""
+        """Return the positions of queries and keys as if every position had a token."""
         return self._tokens(False, None)
 
     def _tokens(self, same_tokens: bool, is_token: Tensor | None) -> PaddedTokens:
@@ -144,8 +126,7 @@ class LazyMask(Tensor):
         return self.how.get('mask_function') is bidirectional_mask_function
 
     def padding(self) -> Tensor | None:
-        """Return which positions contain a token, bool ``[batch, positions]``, or None if all
-        positions do."""
+        """Return which positions have a token, bool ``[batch, positions]``, or None if all do."""
         is_token = self.how.get('attention_mask')
         if is_token is None or bool(is_token.all()):
             return None
@@ -154,8 +135,7 @@ class LazyMask(Tensor):
         return nn.functional.pad(is_token, (0, max(positions - is_token.size(1), 0)))
 
     def rules(self) -> PairRules:
-        """Return the rules that the mask sets for (query, key) pairs: whether it is causal, or a
-        function that decides for each pair. Padding is not among them."""
+        """Return whether the mask is causal, or a function of pairs; padding is not among them."""
         from transformers.masking_utils import causal_mask_function
         says = self.how.get('mask_function', causal_mask_function)
         if self.is_bidirectional or says is causal_mask_function:

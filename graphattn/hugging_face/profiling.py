@@ -29,7 +29,7 @@ from graphattn.hugging_face.modules import attention_modules, choose, heads_of
 from graphattn.patterns import Pattern, parse
 from graphattn.sources import ClusterKeys, HeadClusters
 from graphattn.sources.head_clusters import read_clusters
-from graphattn.utils.files import write_whole
+from graphattn.utils.files import as_path, write_whole
 from graphattn.utils.finite import check_finite
 from graphattn.utils.reading import check_arrays, json_value
 from graphattn.utils.schema import Array, check_schema
@@ -574,8 +574,6 @@ def _check_fields(values: Mapping[str, Any]) -> None:
 
 
 def _path(path: str | PathLike) -> Path:
-    if not isinstance(path, str | PathLike):
-        raise TypeError(f"'path' must be a str or a PathLike (got {type(path).__name__})")
-    if Path(path).suffix != '.npz':
+    if as_path('path', path).suffix != '.npz':
         raise ValueError(f"'path' must end with .npz (got {str(path)!r})")
     return Path(path)

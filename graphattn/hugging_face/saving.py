@@ -25,12 +25,16 @@ from torch import Tensor, nn
 from graphattn import sources
 from graphattn._checks import check_kind
 from graphattn.hugging_face.attaching import attach, attends, forget, kept
-from graphattn.hugging_face.heads import check_head_numbers
-from graphattn.hugging_face.modules import attention_modules, heads_of, implementations
+from graphattn.hugging_face.modules import (
+    attention_modules,
+    check_head_numbers,
+    heads_of,
+    implementations,
+)
 from graphattn.hugging_face.state import check_unchanged
 from graphattn.sources import GraphSource
 from graphattn.utils.building import BoundedBuilding
-from graphattn.utils.files import check_folder
+from graphattn.utils.files import as_path, check_folder
 from graphattn.utils.reading import read_json
 from graphattn.utils.schema import Between, check_schema
 
@@ -87,7 +91,7 @@ def save_attached(model: PreTrainedModel, folder: str | PathLike, **options: Any
     """
     from safetensors.torch import save_file
 
-    folder, base = _path(folder), _base(model)
+    folder, base = as_path('folder', folder), _base(model)
     check_unchanged(base)
     modules = attention_modules(base)
     attached = {name: module for name, module in modules.items() if attends(module)}
@@ -135,10 +139,13 @@ def load_attached(folder: str | PathLike, model: PreTrainedModel | None = None, 
         ValueError: The folder is damaged, or of another version, or names other classes; or
             ``model`` has other layers or heads.
     """
-    folder = _path(folder)
+    folder = as_path('folder', folder)
     manifest = _read(folder)
-    kinds = [_kind(folder, layer, classes) for layer in manifest['layers']]
-    tensors = _read_tensors(folder, manifest)
+    kinds = [layer['source'] and _found(folder, layer['source'], 'graphattn', GraphSource, classes)
+             for layer in manifest['layers']]
+    if _hash(folder / GRAPHS) != manifest['hash']:
+        raise _damaged(folder, f"{GRAPHS} has other content than 'hash' says")
+    tensors = _loaded(folder, GRAPHS)
     is_adapter, is_given = ADAPTER in manifest['files'], model is not None
     if not is_given:
         model = _load_model(folder, manifest, is_adapter, classes, options)
@@ -155,12 +162,6 @@ def load_attached(folder: str | PathLike, model: PreTrainedModel | None = None, 
         forget(base)
         raise _damaged(folder, error) from error
     return model
-
-
-def _path(folder: str | PathLike) -> Path:
-    if not isinstance(folder, str | PathLike):
-        raise TypeError(f"'folder' must be a str or a PathLike (got {type(folder).__name__})")
-    return Path(folder)
 
 
 def _base(model: nn.Module) -> nn.Module:
@@ -278,12 +279,6 @@ def _check_fields(folder: Path, found: Any, schema: Any, name: str) -> None:
         raise _damaged(folder, error) from error
 
 
-def _read_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Tensor]:
-    if _hash(folder / GRAPHS) != manifest['hash']:
-        raise _damaged(folder, f"{GRAPHS} has other content than 'hash' says")
-    return _loaded(folder, GRAPHS)
-
-
 def _loaded(folder: Path, name: str) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -310,10 +305,6 @@ def _found(folder: Path, name: str, package: str, kind: type, classes: Sequence[
         raise ValueError(f"'folder' must name a public class of {package} (got {name} in "
                          f"{folder}); update {package}, or pass this class in 'classes'")
     return found
-
-
-def _kind(folder: Path, layer: dict[str, Any], classes: Sequence[type]) -> type | None:
-    return layer['source'] and _found(folder, layer['source'], 'graphattn', GraphSource, classes)
 
 
 def _built(folder: Path, layer: dict[str, Any], kind: type | None,

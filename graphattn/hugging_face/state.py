@@ -19,47 +19,23 @@ __all__ = ['Attachment', 'attachment', 'check_unchanged', 'diffusion_of']
 
 @dataclass
 class Attachment:
-    """The state of one module of a model to which graphs are attached.
+    """The state of one module of a model to which graphs are attached."""
 
-    Args:
-        before (dict): Implementations of attention before :func:`attach`, such as ``'sdpa'``: that
-            of the module's config under ``''``, and those of nested configs under their names.
-        attends (bool): Whether the module attends along edges now.
-        backend (str): Kernel for graphs.
-        is_named (bool): Whether the argument ``layers`` named the module. Only then is its
-            attention replaced if it is cross-attention.
-        noticing (tuple of RemovableHandle): Handles of the module's forward hooks, which record
-            facts about each call. In an attention module, they set ``has_other_keys`` and
-            ``has_cache``.
-        layers (dict): Attention modules inside the module that attend along edges, by name.
-        has_other_keys (bool): Whether the keys come from other hidden states than the queries in
-            the present call.
-        has_cache (bool): Whether the present call has a cache.
-        has_decoded (bool): Whether a call has continued a cache, so that a warning of edges that
-            change with the length was issued if due.
-        heads (tuple of int, optional): Heads that attend along the source; all if omitted. The
-            other heads attend to all keys, also by edges.
-        watch (Callable, optional): Function to call in place of
-            :func:`graphattn.layers.padded.attend_padded`, with its ``query``, ``key``, ``value``,
-            ``tokens``, ``rules`` and ``terms``.
-        hops (int or float): Number of hops that values travel.
-        teleport (float or sequence of float): Share of its own value that a token keeps at each
-            hop; the initial value if the share is learned.
-    """
-
+    # Implementations of attention, such as 'sdpa', before: that of the module's config under '',
+    # and those of nested configs under their names.
     before: dict[str, Any]
-    attends: bool = False
+    attends: bool = False  # along edges, now
     backend: str = 'auto'
-    is_named: bool = False
-    noticing: tuple[RemovableHandle, ...] = ()
-    layers: dict[str, nn.Module] = field(default_factory=dict, repr=False)
-    has_other_keys: bool = False
-    has_cache: bool = False
-    has_decoded: bool = False
-    heads: tuple[int, ...] | None = None
-    watch: Callable[..., Tensor] | None = None
+    is_named: bool = False  # by 'layers'; cross-attention is replaced only then
+    noticing: tuple[RemovableHandle, ...] = ()  # forward hooks that record facts about each call
+    layers: dict[str, nn.Module] = field(default_factory=dict, repr=False)  # inside, that attend
+    has_other_keys: bool = False  # than the hidden states of queries, in the present call
+    has_cache: bool = False  # in the present call
+    has_decoded: bool = False  # a call has continued a cache, so a warning was issued if due
+    heads: tuple[int, ...] | None = None  # that attend along the source; others to all keys
+    watch: Callable[..., Tensor] | None = None  # called in place of layers.padded.attend_padded
     hops: int | float = 1
-    teleport: float | Sequence[float] = 0.
+    teleport: float | Sequence[float] = 0.  # the initial value if it is learned
 
     @property
     def adds_masks(self) -> bool:
@@ -67,8 +43,7 @@ class Attachment:
         return self.before[''] == 'eager'
 
     def check(self, module: nn.Module) -> None:
-        """Raise a ``ValueError`` if ``module``, whose state this is, would not attend along edges
-        as it did when :func:`attach` returned."""
+        """Raise an error if ``module``, whose state this is, would attend otherwise than before."""
         if self.attends and module.config._attn_implementation != along_graphs(self.before['']):
             raise _changed(f'{type(module).__name__} has the attn_implementation '
                            f'{module.config._attn_implementation!r}')

@@ -1,18 +1,17 @@
 """Encoders, graph transformers, task heads, and weights from Hugging Face."""
 
-from graphattn.models.causal_language_model import CausalLanguageModel
 from graphattn.models.classifiers import (
+    CausalLanguageModel,
+    MultipleChoiceModel,
     PairClassifier,
     Pooler,
     SequenceClassifier,
     TokenClassifier,
 )
 from graphattn.models.encoder import Encoder
-from graphattn.models.feature_encoder import FeatureEncoder
-from graphattn.models.graph_transformer import GraphTransformer
+from graphattn.models.graph_transformer import FeatureEncoder, GraphTransformer
 from graphattn.models.hugging_face import encoder_of, load_bert, load_roberta, to_hugging_face
 from graphattn.models.masked_language_model import MaskedLanguageModel
-from graphattn.models.multiple_choice_model import MultipleChoiceModel
 from graphattn.models.span_model import SpanModel, best_spans
 
 __all__ = ['CausalLanguageModel', 'Encoder', 'FeatureEncoder', 'GraphTransformer',

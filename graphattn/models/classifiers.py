@@ -1,4 +1,4 @@
-"""Classification of sequences, of pairs of sequences, and of tokens, and BERT's pooler."""
+"""Heads on encoders that classify sequences, pairs, tokens and choices, or predict tokens."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from graphattn._checks import (
     check_choice,
     check_dropout,
     check_features,
+    check_ids,
     check_ptr,
     check_sides,
 )
@@ -22,8 +23,7 @@ from graphattn._tensors import cache_host_copies, host_copy, is_traced
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
-from graphattn.models.data import accepts_data
-from graphattn.models.encoder import Encoder, check_encoder
+from graphattn.models.encoder import Encoder, accepts_data, check_encoder, vocabulary_size
 
 
 class SequenceClassifier(nn.Module, Explained):
@@ -164,6 +164,7 @@ class TokenClassifier(nn.Module, Explained):
         *,
         placement: Placement = LOCAL,
         segments: Tensor | None = None,
+        graph: BipartiteGraph | None = None,
         generator: torch.Generator | None = None,
         return_graphs: bool = False,
     ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
@@ -171,22 +172,125 @@ class TokenClassifier(nn.Module, Explained):
         :meth:`Encoder.forward`. With ``return_graphs``, return a pair of the logits and the list of
         graphs."""
         check_bool(return_graphs=return_graphs)
-        x, graphs = self.encoder(tokens, ptr, placement=placement, segments=segments,
+        x, graphs = self.encoder(tokens, ptr, placement=placement, segments=segments, graph=graph,
                                  generator=generator, return_graphs=True)
         logits = self.head(x)
         return (logits, graphs) if return_graphs else logits
 
 
-def _head(channels: int, num_classes: int, hidden_channels: int | list[int] | None,
-          dropout: float) -> nn.Sequential:
-    check_sides(num_classes=num_classes)
-    sizes = hidden_channels if isinstance(hidden_channels, list) else [hidden_channels]
-    sizes = [channels, *(size for size in sizes if size is not None)]
-    for size in sizes[1:]:
-        check_sides(hidden_channels=size)
-    check_dropout(dropout=dropout)
-    hidden = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
-    return nn.Sequential(nn.Dropout(dropout), *hidden, nn.Linear(sizes[-1], num_classes))
+class CausalLanguageModel(TokenClassifier):
+    r"""Predict each token from the tokens before it.
+
+    .. math:: p(t_{i+1} \mid t_1, ..., t_i) = \mathrm{softmax}(W x_i + b)
+
+    Args:
+        encoder (Encoder): Encodes the tokens. The encoder must be built with ``causal=True``.
+
+    Raises:
+        ValueError: The encoder is not causal.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.models import CausalLanguageModel, Encoder
+        >>> from graphattn.patterns import Full
+        >>> from graphattn.sources import PatternSource
+        >>> encoder = Encoder(PatternSource(Full()), num_tokens=100, max_length=16, channels=32,
+        ...                   heads=4, num_layers=2, causal=True)
+        >>> tokens, ptr = torch.randint(100, (20,)), torch.tensor([0, 4, 20])  # two sequences
+        >>> CausalLanguageModel(encoder)(tokens, ptr).shape
+        torch.Size([20, 100])
+    """
+
+    def __init__(self, encoder: Encoder):
+        num_tokens = vocabulary_size(encoder)
+        if not getattr(encoder, 'causal', False):
+            raise ValueError("'encoder' must be causal, because the model predicts the next token, "
+                             "which a token must not attend to (got causal=False); build the "
+                             "Encoder with causal=True")
+        super().__init__(encoder, num_tokens)
+
+
+class MultipleChoiceModel(nn.Module, Explained):
+    r"""Compute a logit for each choice, :math:`\langle w, x \rangle + b`, from the features x of
+    the choice. A softmax over the choices of a question turns logits into probabilities.
+
+    One token represents each choice. If each choice has its own sequence, which also contains the
+    question, as in SWAG, the first token of the sequence represents the choice. If a sequence lists
+    all choices, each after a special token, as in Longformer's WikiHop, pass the indices of these
+    special tokens as ``selected``.
+
+    Args:
+        encoder (Encoder): Encodes the tokens.
+        pooling (str): Features of a choice. ``'first'`` is the encoded token that represents the
+            choice; ``'pooler'`` is BERT's pooler of this token, see :class:`Pooler`.
+        dropout (float): Dropout on the features of a choice.
+
+    Raises:
+        ValueError: ``pooling`` is unknown.
+
+    Source: Devlin et al., BERT (2019), Sec. 4.4; Beltagy et al., "Longformer" (2020), App. D.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.models import Encoder, MultipleChoiceModel
+        >>> encoder = Encoder('Full', num_tokens=100, max_length=16, channels=32, heads=4,
+        ...                   num_layers=2)
+        >>> tokens, ptr = torch.randint(100, (20,)), torch.tensor([0, 8, 20])  # two sequences
+        >>> model = MultipleChoiceModel(encoder)
+        >>> model(tokens, ptr).shape, model(tokens, ptr, selected=torch.tensor([2, 5, 9])).shape
+        (torch.Size([2]), torch.Size([3]))
+    """
+
+    def __init__(self, encoder: Encoder, *, pooling: Literal['first', 'pooler'] = 'pooler',
+                 dropout: float = 0.):
+        super().__init__()
+        check_encoder(encoder)
+        check_choice('pooling', pooling, ('first', 'pooler'))
+        check_dropout(dropout=dropout)
+        self.encoder = encoder
+        self.pooler = Pooler(encoder.channels) if pooling == 'pooler' else None
+        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.channels, 1))
+
+    @accepts_data
+    @cache_host_copies
+    def forward(
+        self,
+        tokens: Tensor,
+        ptr: Tensor,
+        *,
+        placement: Placement = LOCAL,
+        segments: Tensor | None = None,
+        selected: Tensor | None = None,
+        graph: BipartiteGraph | None = None,
+        generator: torch.Generator | None = None,
+        return_graphs: bool = False,
+    ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
+        """Return logits ``[num_choices]``. The arguments other than ``selected`` are those of
+        :meth:`Encoder.forward`. With ``return_graphs``, return a pair of the logits and the list of
+        graphs.
+
+        Args:
+            selected (Tensor, optional): Indices of the tokens that represent choices, int64
+                ``[num_choices]``; the first token of each sequence if omitted.
+
+        Raises:
+            ValueError: :meth:`Encoder.forward` raises it; ``selected`` is out of range; or
+                ``selected`` is omitted and a sequence is empty.
+        """
+        check_bool(return_graphs=return_graphs)
+        if selected is None:
+            check_local(placement)
+        x, graphs = self.encoder(tokens, ptr, placement=placement, segments=segments, graph=graph,
+                                 generator=generator, return_graphs=True)
+        if selected is None:
+            check_not_empty(ptr)
+            selected = ptr[:-1]
+        check_ids('selected', selected, x.size(0), x.device)
+        choices = x[selected]
+        if self.pooler is not None:
+            choices = self.pooler(choices, torch.arange(len(choices) + 1, device=x.device))
+        logits = self.head(choices).squeeze(1)
+        return (logits, graphs) if return_graphs else logits
 
 
 class Pooler(nn.Module, Explained):
@@ -224,6 +328,18 @@ class Pooler(nn.Module, Explained):
         check_ptr('ptr', ptr, x.size(0), x.device)
         check_not_empty(ptr)
         return self.linear(self.dropout(x[ptr[:-1]])).tanh()
+
+
+def _head(channels: int, num_classes: int, hidden_channels: int | list[int] | None,
+          dropout: float) -> nn.Sequential:
+    check_sides(num_classes=num_classes)
+    sizes = hidden_channels if isinstance(hidden_channels, list) else [hidden_channels]
+    sizes = [channels, *(size for size in sizes if size is not None)]
+    for size in sizes[1:]:
+        check_sides(hidden_channels=size)
+    check_dropout(dropout=dropout)
+    hidden = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(nn.Dropout(dropout), *hidden, nn.Linear(sizes[-1], num_classes))
 
 
 def check_local(placement: Placement) -> None:

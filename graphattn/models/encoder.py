@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from itertools import cycle, islice
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
 
 from graphattn._checks import (
     MAX_SIDE,
@@ -29,13 +31,39 @@ from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.shard import shard_of
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
+from graphattn.graphs.pyg_data import ptr_of
 from graphattn.layers import EncoderLayer
 from graphattn.layers.checkpointed import checkpointed
 from graphattn.layers.graph_attention import sources_of_layers
 from graphattn.layers.rotary import PositionTable, RotaryPositions, angles
-from graphattn.models.data import accepts_data
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
+
+
+def accepts_data(forward: Callable) -> Callable:
+    """Decorate ``forward(self, tokens, ptr, ...)`` to accept a PyG ``Data`` or ``Batch`` too."""
+    # Its x has the tokens, and each of its graphs is a sequence.
+    @wraps(forward)
+    def run(self: Any, tokens: Tensor | Data, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(tokens, Data | HeteroData):
+            return forward(self, tokens, *args, **kwargs)
+        if args or 'ptr' in kwargs:
+            raise ValueError("'ptr' must be omitted if 'tokens' is a PyG Data or Batch, because "
+                             "each graph of the Batch is a sequence")
+        return forward(self, *_sequences_of(tokens), **kwargs)
+
+    return run
+
+
+def _sequences_of(data: Data) -> tuple[Tensor, Tensor]:
+    if isinstance(data, HeteroData):
+        raise TypeError("'tokens' must be a PyG Data or Batch (got HeteroData); pass the 'x' and "
+                        "'ptr' of one node type, or let one type attend to another by the 'memory' "
+                        "and 'graph' of GraphAttention, with BipartiteGraph.from_data")
+    if data.x is None:
+        raise ValueError(f"'tokens' must have the attribute 'x' with ids or features (got {data}); "
+                         f"set data.x")
+    return data.x, ptr_of(data, data.x.device)
 
 
 class Encoder(nn.Module, Explained):
@@ -397,21 +425,20 @@ class _NoPositions(nn.Module):
 EMBEDDINGS = {'learned': nn.Embedding, 'sinusoidal': SinusoidalPositions, 'none': _NoPositions}
 
 
-def check_encoder(encoder: nn.Module, predicts_tokens: bool = False) -> None:
+def check_encoder(encoder: nn.Module) -> None:
     # Also accepts wrappers such as the modules of torch.compile.
     if not isinstance(encoder, nn.Module) or not hasattr(encoder, 'token_embedding'):
         raise TypeError(f"'encoder' must be an Encoder (got {type(encoder).__name__})")
-    if predicts_tokens and encoder.token_embedding is None:
-        raise ValueError("'encoder' must have a vocabulary to predict tokens (got num_tokens=0); "
-                         "build the Encoder with 'num_tokens'")
 
 
 def vocabulary_size(encoder: nn.Module) -> int:
     """Return the number of ids of the token embedding, which an adapter may wrap."""
-    sizes = [module.num_embeddings for module in encoder.token_embedding.modules()
-             if hasattr(module, 'num_embeddings')]
-    if not sizes:
-        raise TypeError(f"'encoder' must have an nn.Embedding, or an adapter around an "
-                        f"nn.Embedding, as token_embedding (got "
-                        f"{type(encoder.token_embedding).__name__})")
-    return sizes[0]
+    check_encoder(encoder)
+    if encoder.token_embedding is None:
+        raise ValueError("'encoder' must have a vocabulary to predict tokens (got num_tokens=0); "
+                         "build the Encoder with 'num_tokens'")
+    for module in encoder.token_embedding.modules():
+        if hasattr(module, 'num_embeddings'):
+            return module.num_embeddings
+    raise TypeError(f"'encoder' must have an nn.Embedding, or an adapter around an nn.Embedding, "
+                    f"as token_embedding (got {type(encoder.token_embedding).__name__})")

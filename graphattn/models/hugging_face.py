@@ -18,7 +18,7 @@ from graphattn.models.encoder import Encoder
 from graphattn.models.masked_language_model import MaskedLanguageModel
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
-from graphattn.utils.files import write_whole
+from graphattn.utils.files import as_path, write_whole
 from graphattn.utils.reading import read_json
 
 Model = MaskedLanguageModel | SequenceClassifier
@@ -108,8 +108,7 @@ def to_hugging_face(model: Model, folder: str | PathLike, *,
     from safetensors.torch import save_file
 
     check_choice('family', family, ('bert', 'roberta'))
-    if not isinstance(folder, str | PathLike):
-        raise TypeError(f"'folder' must be a str or a PathLike (got {type(folder).__name__})")
+    folder = as_path('folder', folder)
     names, config = _described(family, model)
     sources = {parameter for module in model.modules() if isinstance(module, GraphSource)
                for parameter in module.parameters()}
@@ -127,8 +126,8 @@ def to_hugging_face(model: Model, folder: str | PathLike, *,
     config['max_position_embeddings'] += first
     of_no_token = 0, 0, first, 0  # rows before the others
     weights[positions] = torch.nn.functional.pad(weights[positions], of_no_token)
-    write_whole(Path(folder) / 'config.json', lambda path: path.write_text(json.dumps(config)))
-    write_whole(Path(folder) / 'model.safetensors',
+    write_whole(folder / 'config.json', lambda path: path.write_text(json.dumps(config)))
+    write_whole(folder / 'model.safetensors',
                 lambda path: save_file(weights, path, {'format': 'pt'}))
 
 

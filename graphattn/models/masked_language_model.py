@@ -14,8 +14,7 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.encoder_layer import activation_of
 from graphattn.models.classifiers import Pooler, check_local
-from graphattn.models.data import accepts_data
-from graphattn.models.encoder import Encoder, check_encoder, vocabulary_size
+from graphattn.models.encoder import Encoder, accepts_data, vocabulary_size
 from graphattn.sources import GraphSource
 
 
@@ -58,7 +57,7 @@ class MaskedLanguageModel(nn.Module, Explained):
     def __init__(self, encoder: Encoder, next_sentence: bool = True,
                  activation: str | None = None):
         super().__init__()
-        check_encoder(encoder, predicts_tokens=True)
+        num_tokens = vocabulary_size(encoder)
         check_bool(next_sentence=next_sentence)
         self.encoder = encoder
         channels = encoder.channels
@@ -66,7 +65,7 @@ class MaskedLanguageModel(nn.Module, Explained):
         self.transform = nn.Sequential(nn.Linear(channels, channels),
                                        activation_of(self.activation),
                                        nn.LayerNorm(channels, eps=encoder.norm.eps))
-        self.token_bias = nn.Parameter(torch.zeros(vocabulary_size(encoder)))
+        self.token_bias = nn.Parameter(torch.zeros(num_tokens))
         self.pooler = Pooler(channels) if next_sentence else None
         self.next_sentence = nn.Linear(channels, 2) if next_sentence else None
         _initialise(self)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphattn._checks import (
-    check_bool,
-    check_dropout,
     check_floating,
     check_has_numbers,
     check_on,
@@ -18,17 +16,13 @@ from graphattn._checks import (
     check_sides,
     check_strided,
 )
-from graphattn._explained import Explained
-from graphattn._tensors import cache_host_copies, host_copy
-from graphattn.functional.drive import LOCAL, Placement
-from graphattn.graphs.graph import BipartiteGraph
-from graphattn.graphs.pair_mask import PairMask
-from graphattn.models.data import accepts_data
-from graphattn.models.encoder import Encoder, check_encoder
+from graphattn._tensors import host_copy
+from graphattn.models.classifiers import TokenClassifier
+from graphattn.models.encoder import Encoder
 
 
-class SpanModel(nn.Module, Explained):
-    r"""Predict the first and the last token of an answer.
+class SpanModel(TokenClassifier):
+    r"""Predict the first and the last token of an answer, by two logits for each token.
 
     .. math::
         p_\mathrm{first}(i) = \mathrm{softmax}_i \langle w_1, x_i \rangle, \qquad
@@ -57,34 +51,7 @@ class SpanModel(nn.Module, Explained):
     """
 
     def __init__(self, encoder: Encoder, *, dropout: float = 0.):
-        super().__init__()
-        check_encoder(encoder)
-        check_dropout(dropout=dropout)
-        self.encoder = encoder
-        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.channels, 2))
-
-    @accepts_data
-    @cache_host_copies
-    def forward(
-        self,
-        tokens: Tensor,
-        ptr: Tensor,
-        *,
-        placement: Placement = LOCAL,
-        segments: Tensor | None = None,
-        graph: BipartiteGraph | None = None,
-        generator: torch.Generator | None = None,
-        return_graphs: bool = False,
-    ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
-        """Return logits ``[num_tokens, 2]``. Column 0 has the logit of each token to be the first
-        token of the answer, and column 1 to be the last. The arguments are those of
-        :meth:`Encoder.forward`. With ``return_graphs``, return a pair of the logits and the list of
-        graphs."""
-        check_bool(return_graphs=return_graphs)
-        x, graphs = self.encoder(tokens, ptr, placement=placement, segments=segments, graph=graph,
-                                 generator=generator, return_graphs=True)
-        logits = self.head(x)
-        return (logits, graphs) if return_graphs else logits
+        super().__init__(encoder, 2, dropout=dropout)
 
 
 class Spans(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from graphattn.graphs.graph import BipartiteGraph
 from graphattn.testing.case import TERMS, Case
-from graphattn.testing.forms import FORMS, Form
 from graphattn.testing.supports import Supports
 
 
@@ -57,6 +57,56 @@ LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
     'nhc': (lambda x: x, lambda x: x),
     'bhnc': (lambda x: x.transpose(0, 1).unsqueeze(0), lambda x: x.squeeze(0).transpose(0, 1)),
     'bnhc': (lambda x: x.unsqueeze(0), lambda x: x.squeeze(0)),
+}
+
+
+class Form(NamedTuple):
+    """A form in which attention functions take edges and values on edges."""
+
+    # functions of a graph, and of whether edges are repeated and shuffled; positions: the shape of
+    # a tensor with a value for each edge, and the index of each edge in it
+    edges: Callable[[BipartiteGraph, bool], Any]
+    positions: Callable[[BipartiteGraph], tuple[tuple[int, ...], tuple[Tensor, ...]]]
+    can_repeat: bool = False
+
+
+def on_edges(graph: BipartiteGraph) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
+    return (graph.num_edges,), (torch.arange(graph.num_edges),)
+
+
+def on_pairs(graph: BipartiteGraph) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
+    return (graph.num_queries, graph.num_keys), (graph.query, graph.key.long())
+
+
+def on_slots(graph: BipartiteGraph) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
+    degree = graph.in_degree()
+    slot = torch.arange(graph.num_edges) - graph.indptr[graph.query]
+    return (graph.num_queries, max(degree.tolist(), default=0)), (graph.query, slot)
+
+
+def indices(graph: BipartiteGraph, repeats: bool) -> Tensor:
+    """Return the keys of each query, int64 ``[num_queries, K]``, padded by -1."""
+    shape, at = on_slots(graph)
+    table = torch.full(shape, -1).index_put(at, graph.key.long())
+    if not repeats or table.size(1) == 0:
+        return table
+    # repeats the first key of each query, in reverse order
+    return torch.cat([table, torch.full_like(table[:, :1], -1), table[:, :1]], dim=1).flip(1)
+
+
+def edge_index(graph: BipartiteGraph, repeats: bool) -> Tensor:
+    """Return the edges, int64 ``[2, num_edges]`` with keys in row 0."""
+    edges = graph.edge_index.as_tensor()
+    # repeats every third edge, in reverse order
+    return torch.cat([edges, edges[:, ::3]], dim=1).flip(1) if repeats else edges
+
+
+FORMS = {
+    'graph': Form(lambda graph, repeats: graph, on_edges),
+    'mask': Form(lambda graph, repeats: graph.to_mask(), on_pairs),
+    'indices': Form(indices, on_slots, can_repeat=True),
+    'block_mask': Form(lambda graph, repeats: graph.to_block_mask(), on_pairs),
+    'edge_index': Form(edge_index, on_edges, can_repeat=True),
 }
 
 

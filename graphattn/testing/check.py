@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from graphattn._checks import check_choice
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.testing.call import LAYOUTS, Kernel
+from graphattn.testing.call import FORMS, LAYOUTS, Kernel
 from graphattn.testing.checks import CHECKS, Setting
-from graphattn.testing.forms import FORMS
 from graphattn.testing.report import Report, WrongAttention, name_of
 from graphattn.testing.run import Examiner, Trial, run_apart, run_here
 from graphattn.testing.supports import Supports
@@ -92,15 +92,15 @@ def check_attention(
         >>> report.findings[0].case, report.findings[0].undeclared
         ('idle nodes', ('empty_rows',))
     """
-    _check_choice('form', form, FORMS)
-    _check_choice('layout', layout, LAYOUTS)
-    _check_choice('on_fail', on_fail, ('raise', 'report'))
+    check_choice('form', form, FORMS)
+    check_choice('layout', layout, LAYOUTS)
+    check_choice('on_fail', on_fail, ('raise', 'report'))
     names = [check.name for check in CHECKS]
     for name in checks or ():
-        _check_choice('checks', name, names)
+        check_choice('checks', name, names)
     supports = Supports() if supports is None else supports
     for name in supports.limits:
-        _check_choice('limits', name, names)
+        check_choice('limits', name, names)
     kernel = Kernel(function, supports, form, layout, torch.device(device))
     setting = Setting(supports, None if graphs is None else dict(graphs))
     trials = [Trial(check, case) for check in CHECKS if checks is None or check.name in checks
@@ -110,9 +110,3 @@ def check_attention(
     if on_fail == 'raise' and not report.is_right:
         raise WrongAttention(report)
     return report
-
-
-def _check_choice(name: str, value: str, choices: Collection[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"'{name}' must be one of {', '.join(map(repr, choices))} (got "
-                         f"{value!r})")

@@ -15,9 +15,16 @@ from torch import Tensor
 
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.testing.call import Kernel, Mismatch, compare, raising
-from graphattn.testing.case import TERMS, Case, draw
+from graphattn.testing.case import (
+    GRAPHS,
+    TERMS,
+    Case,
+    across_tiles,
+    draw,
+    idle_nodes,
+    random_graph,
+)
 from graphattn.testing.definition import attend, define, tolerance
-from graphattn.testing.graphs import GRAPHS, across_tiles, idle_nodes, random_graph
 from graphattn.testing.supports import DTYPES, Supports
 
 WIDTHS = (1, 3, 24, 80, 192, 576)

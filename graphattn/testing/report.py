@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from textwrap import indent
+
+from torch import Tensor
 
 from graphattn.testing.call import Kernel, Mismatch
 from graphattn.testing.case import Case
-from graphattn.testing.forms import tensor_code
 
 
 class Status(StrEnum):
@@ -48,7 +50,7 @@ class Finding:
     def __str__(self) -> str:
         hint = (f"\nNeither right nor refused, and not declared: {', '.join(self.undeclared)}."
                 if self.undeclared else '')
-        code = f'\nThe smallest case found:\n\n{_indented(self.code)}' if self.code else ''
+        code = self.code and f"\nThe smallest case found:\n\n{indent(self.code, '    ')}"
         return f'{self.check} ({self.case}): {self.message}{hint}{code}'
 
 
@@ -134,10 +136,6 @@ def _counted(counts: Counter[Status]) -> str:
     return ', '.join(f'{counts[status]} {status}' for status in Status if counts[status])
 
 
-def _indented(code: str) -> str:
-    return '\n'.join(f'    {line}'.rstrip() for line in code.splitlines())
-
-
 MAX_VALUES = 4_000  # of all tensors; larger cases are not printed
 
 
@@ -146,12 +144,11 @@ def script(kernel: Kernel, case: Case, mismatch: Mismatch) -> str:
     leaves = kernel.arguments(case)
     if sum(x.numel() for x in leaves.values()) > MAX_VALUES:
         return ''
-    edges = kernel.form.code(case.graph, case.repeats)
     is_gradient = mismatch.result in leaves and mismatch.kind != 'writes'
     terms = {name: name if name in leaves else repr(x) for name, x in kernel.terms(case).items()}
     arguments = ['query', 'key', 'value', kernel.form_name,
                  *(f'{name}={code}' for name, code in terms.items())]
-    body = [f'{kernel.form_name} = {edges}',
+    body = [f'{kernel.form_name} = {_edges(kernel, case)}',
             *(f'{name} = {_tensor(kernel, case, x)}' for name, x in leaves.items()),
             *(f'{name}.requires_grad_()' for name in leaves if is_gradient),
             *(['torch.manual_seed(0)'] if case.dropout_p else []),
@@ -161,6 +158,25 @@ def script(kernel: Kernel, case: Case, mismatch: Mismatch) -> str:
         body.append(f'out.backward({tensor_code(cotangent)}.to(out))')
     body += _results(mismatch, f'{mismatch.result}.grad' if is_gradient else 'out')
     return '\n'.join([*_imports(kernel.function, '\n'.join(body)), '', *body])
+
+
+def _edges(kernel: Kernel, case: Case) -> str:
+    graph, edges = case.graph, kernel.edges(case)
+    if isinstance(edges, Tensor):
+        return tensor_code(edges.cpu())
+    edges = graph.edge_index.as_tensor().tolist()
+    ptrs = ''.join(f', {name}=torch.tensor({ptr.tolist()})' for name, ptr in (
+        ('query_ptr', graph.query_ptr), ('key_ptr', graph.key_ptr)) if graph.num_segments != 1)
+    return (f'BipartiteGraph(torch.tensor({edges}, dtype=torch.long), {graph.num_queries}, '
+            f'{graph.num_keys}{ptrs})' + '.to_block_mask()' * (kernel.form_name == 'block_mask'))
+
+
+def tensor_code(x: Tensor) -> str:
+    kind = str(x.dtype)
+    if x.numel() == 0:
+        return f'torch.empty({tuple(x.shape)}, dtype={kind})'
+    values = repr(x.tolist()).replace('nan', 'math.nan').replace('inf', 'math.inf')
+    return f'torch.tensor({values}, dtype={kind})'
 
 
 def _tensor(kernel: Kernel, case: Case, x: object) -> str:

@@ -121,18 +121,15 @@ def _steps(examiner: Examiner, trials: list[Trial],
     # The first failure of a check is yielded twice: at once, and as final with its smallest case.
     outcomes = list(before)
     for trial in trials:
-        outcome = (Outcome(*trial.names, Status.NOT_RUN) if _num_hangs(outcomes) >= MAX_HANGS
+        found = [each.finding for each in outcomes if each.finding]
+        outcome = (Outcome(*trial.names, Status.NOT_RUN)
+                   if sum(each.kind == 'hangs' for each in found) >= MAX_HANGS
                    else examiner.examine(trial))
-        if outcome.finding and not any(each.finding for each in outcomes
-                                       if each.check == outcome.check):
+        if outcome.finding and all(each.check != outcome.check for each in found):
             yield outcome, False
             outcome = examiner.shrunk(trial, outcome)
         outcomes.append(outcome)
         yield outcome, True
-
-
-def _num_hangs(outcomes: list[Outcome]) -> int:
-    return sum(each.finding is not None and each.finding.kind == 'hangs' for each in outcomes)
 
 
 def run_apart(examiner: Examiner, trials: list[Trial]) -> Iterator[Outcome]:

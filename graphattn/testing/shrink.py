@@ -31,7 +31,8 @@ def parts(case: Case) -> Iterator[Case]:
     first."""
     if not case.is_fixed:
         if case.graph.num_segments != 1:
-            yield replace(case, graph=_one_segment(case.graph))
+            yield replace(case, graph=BipartiteGraph(
+                case.graph.edge_index.as_tensor(), case.graph.num_queries, case.graph.num_keys))
         if case.dropout_p == 0 and case.graph.is_square:
             yield from (_keep_keys(_keep_queries(case, kept), kept)
                         for kept in without_a_run(case.graph.num_keys))
@@ -63,10 +64,6 @@ def without_a_run(size: int) -> Iterator[Tensor]:
         for begin in range(0, size, length):
             yield torch.cat([everything[:begin], everything[begin + length:]])
         length = length // 2
-
-
-def _one_segment(graph: BipartiteGraph) -> BipartiteGraph:
-    return BipartiteGraph(graph.edge_index.as_tensor(), graph.num_queries, graph.num_keys)
 
 
 def _keep_queries(case: Case, kept: Tensor) -> Case:

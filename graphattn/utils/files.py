@@ -5,9 +5,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 
-__all__ = ['check_folder', 'csv_cell', 'new_folder', 'write_whole']
+__all__ = ['as_path', 'check_folder', 'csv_cell', 'new_folder', 'write_whole']
 
 FORMULA = ('=', '+', '-', '@', '\t', '\r')  # first characters of formulas in spreadsheets
 
@@ -42,6 +43,12 @@ def new_folder(path: Path) -> Iterator[Path]:
                 raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def as_path(name: str, path: str | PathLike) -> Path:
+    if not isinstance(path, str | PathLike):
+        raise TypeError(f"'{name}' must be a str or a PathLike (got {type(path).__name__})")
+    return Path(path)
 
 
 def check_folder(name: str, folder: Path) -> None:

@@ -47,7 +47,7 @@ QUESTIONS = {
 GRAPHS = ['--n', '--out', '--pattern', '--seed', '--samples', '--example', '--graph',
           '--checkpoint', '--unknown', '']
 STUDIES = 'masks', 'planted', 'rolling'
-BENCHMARKS = ['attention', 'diffusion', 'layer', 'length', 'sampler', 'scaling', 'windows']
+BENCHMARKS = ['attention', 'diffusion', 'layer', 'length', 'scaling', 'windows']
 
 
 @pytest.fixture(autouse=True)

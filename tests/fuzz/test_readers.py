@@ -32,11 +32,11 @@ from pyarrow.parquet import write_table as write_parquet
 
 from analysis.graph_files import read_graph
 from analysis.runs import sampled_graphs
-from experiments.data.digits import read_digits
+from experiments.data.byte_text import read_pairs
 from experiments.data.image_files import ImageFiles
 from experiments.data.imagenet64 import ImageNet64
-from experiments.data.listops_files import read_listops
-from experiments.data.pathfinder_files import read_picture
+from experiments.data.listops import read_listops
+from experiments.data.pathfinder import read_picture
 from experiments.data.text.choice_files import Swag, WikiHop
 from experiments.data.text.corpus import read_documents
 from experiments.data.text.document_files import Hyperpartisan
@@ -46,7 +46,6 @@ from experiments.data.text.package_docs import PackageDocs
 from experiments.data.text.question_files import Squad, TriviaQa
 from experiments.data.text.text_table import TextTable
 from experiments.data.text.tokenizer import load_tokenizer, train_tokenizer
-from experiments.data.text_pairs import read_pairs
 from experiments.data.token_arrays import TokenArrays
 from experiments.runs.checkpoints import write_checkpoint
 from experiments.runs.load_run import load_run
@@ -292,7 +291,6 @@ HOPS = json.dumps([{'id': '1', 'query': 'is_a x', 'answer': 'a', 'candidates': [
                     'supports': TEXT}])
 LONG_REVIEW = json.dumps({'reviewText': 'a ' * 2**15, 'overall': 4.}).encode() + b'\n'
 REVIEW = ''.join(json.dumps({'reviewText': text, 'overall': 4.}) + '\n' for text in TEXT)
-IMAGE = '0,' * 60 + '1,2,3,16,' + '7\n'
 ROWS = 'sentence\tlabel\n' + ''.join(f'{text}\t{i % 2}\n' for i, text in enumerate(TEXT))
 READERS = {
     **{f'npz, {form}': matrix_file(form, form == 'csr')
@@ -339,8 +337,6 @@ READERS = {
     'XML, labels': part_of(ARTICLES, 'labels.xml'),
     'JSON of ids': part_of(ARTICLES, 'splits.json'),
     'TSV': text_file('train.tsv', ROWS, lambda path: list(read_rows(path, TASKS['SST-2']))),
-    'CSV': text_file('digits.csv', 3 * IMAGE, read_digits),
-    'CSV, packed': text_file('digits.csv.gz', 3 * IMAGE, read_digits),
     'ListOps': text_file('basic_val.tsv', 'Source\tTarget\n( [MIN 1 2 ] )\t1\n[SM 9 3 ]\t2\n',
                          lambda path: read_listops(path, 100)),
     'pairs': text_file('new_aan_pairs.test.tsv', b'1.0\ta\tb\tthis\t\xffthat\n' * 3,

@@ -14,10 +14,9 @@ import torch
 
 from graphattn import BipartiteGraph
 from graphattn.testing import Supports, WrongAttention, check_attention
-from graphattn.testing.case import TERMS, draw
+from graphattn.testing.call import FORMS
+from graphattn.testing.case import GRAPHS, TERMS, draw, random_graph
 from graphattn.testing.definition import define, tolerance
-from graphattn.testing.forms import FORMS
-from graphattn.testing.graphs import GRAPHS, random_graph
 from graphattn.testing.shrink import smallest
 from tests.testing.faulty import attention
 

@@ -13,18 +13,12 @@ _BLANK_FOR_PUNCTUATION = str.maketrans(dict.fromkeys(f'{string.punctuation}â€˜â€
 
 
 def squad_words(text: str) -> list[str]:
-    """Return the words of an answer as SQuAD's evaluation compares them.
-
-    The words are in lower case, without punctuation and articles.
-    """
+    """Return the words of an answer as in SQuAD's evaluation: no case, punctuation or articles."""
     return _ARTICLE.sub(' ', text.lower().translate(_NOT_PUNCTUATION)).split()
 
 
 def trivia_words(text: str) -> list[str]:
-    """Return the words of an answer as TriviaQA's evaluation compares them.
-
-    Punctuation, underscores included, separates words.
-    """
+    """Return the words of an answer as TriviaQA's evaluation compares them."""
     return _ARTICLE.sub(' ', text.lower().translate(_BLANK_FOR_PUNCTUATION)).split()
 
 
@@ -33,12 +27,8 @@ WORDS = {'squad': squad_words, 'triviaqa': trivia_words}
 
 def agreement(answer: str, accepted: Iterable[str],
               words: Callable[[str], list[str]] = squad_words) -> tuple[float, float]:
-    """Return exact match and F1 of an answer, compared with the accepted answer that it agrees with
-    best. Both are from 0 to 1.
-
-    F1 counts common words with multiplicity. The empty text means no answer. If no answer is
-    accepted, only the empty text is right. (The official scripts of SQuAD 1.1 and 2.0 do the same.)
-    """
+    """Return exact match and F1, from 0 to 1, of an answer compared with the accepted answer that
+    it agrees with best, as in SQuAD's scripts."""
     said = words(answer)
     right = [own for text in accepted if (own := words(text))] or [[]]
     return (float(said in right), max(_f1(said, own) for own in right))

@@ -38,8 +38,7 @@ class ChoiceSource(ABC):
 
     @abstractmethod
     def read(self) -> QuestionData:
-        """Return all multiple-choice questions of the source. Every call returns the same
-        questions."""
+        """Return all multiple-choice questions of the source."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,4 @@
-r"""Text corpora from files, folders, saved data sets, and the documentation of the installed
-Python.
-
-    python -m experiments.data.text.corpus --out data/docs
-
-collects the documentation of the Python standard library and of the installed packages: several
-megabytes of English in ``train.txt`` and ``val.txt``, with counts in ``sources.json``.
-"""
+"""Text corpora from files, folders, saved data sets, and installed documentation."""
 
 from __future__ import annotations
 
@@ -27,7 +20,6 @@ from tqdm import tqdm
 
 from experiments.data.text.tables import is_data_set, splits_of
 from experiments.data.what_was_read import listed, number_of, tell
-from experiments.runs.command_line import run_function
 from graphattn.utils.files import new_folder
 from graphattn.utils.reading import read_lines
 
@@ -39,14 +31,10 @@ MAX_ABBREVIATION = 16  # letters, with preceding punctuation
 def read_documents(path: str | Path) -> Iterator[Document]:
     """Yield the documents of a corpus, each a list of sentences.
 
-    ``path`` is a text file, a folder of text files (``*.txt``, read in the order of their names),
-    or a data set: a folder that Hugging Face's ``save_to_disk`` wrote, a Parquet file, or a name on
-    the hub. Of a data set, each row's ``text`` is a document, and only the split ``train`` is read
-    if there are splits.
-
-    A text file is in BERT's format if at least half of its lines end a sentence. In this format,
-    line breaks separate sentences, and blank lines separate documents. Any other text file is one
-    document, whose lines are joined and then cut into sentences.
+    ``path`` is a text file, a folder of such files (``*.txt``), or a data set whose rows' ``text``
+    are documents: a folder of ``save_to_disk``, a Parquet file, or a name on the hub. In a text
+    file of which half the lines end a sentence, as in BERT's format, blank lines separate
+    documents. Any other is one document.
     """
     path = Path(path)
     if is_data_set(path):
@@ -71,15 +59,13 @@ def text_files(path: Path) -> list[Path]:
 
 
 def is_held_out(document: Document) -> bool:
-    """Return whether a document is for development. This is one document in twenty, chosen by its
-    text."""
+    """Return whether a document, one in twenty by its text, is for development."""
     digest = blake2b('\n'.join(document).encode(), digest_size=8).digest()
     return int.from_bytes(digest) < HELD_OUT_SHARE * 2**64
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a text. A sentence ends with a full stop, a question mark or an
-    exclamation mark."""
+    """Return the sentences of a text, which end with a full stop, ``?`` or ``!``."""
     sentences, start = [], 0
     for end in _SENTENCE_END.finditer(text):
         before = text[max(start, end.start() - MAX_ABBREVIATION):end.start() + 1]
@@ -146,10 +132,7 @@ def new_data(out: Path) -> Iterator[Path]:
 
 
 def build_docs(out: Path) -> dict:
-    """Write the documentation of the installed Python as a corpus, complete or not at all.
-
-    A document is the docstrings of one module, or one licence, without repeated sentences.
-    """
+    """Write the docstrings of the installed Python as a corpus, complete or not at all."""
     parts = {'train': Counter(), 'val': Counter()}
     packages: Counter[str] = Counter()
     with new_data(out) as folder:
@@ -233,8 +216,7 @@ def _whole_text(path: Path) -> Iterator[str]:
 
 
 def distinct(documents: Iterable[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-    """Yield documents without the sentences that earlier documents contain. Documents that are then
-    too short are left out."""
+    """Yield documents without sentences of earlier ones, unless they are then too short."""
     seen: set[bytes] = set()
     for package, document in documents:
         fresh = []
@@ -266,11 +248,7 @@ def english_sentences(text: str) -> list[str]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield the paragraphs of a docstring, each with its lines joined.
-
-    The lines of a paragraph have the same indentation, and no list item or code begins between
-    them.
-    """
+    """Yield the paragraphs of a docstring: joined lines of one indentation, no lists or code."""
     block: list[str] = []
     item_indent = 0
     block_indent: int | None = None  # indentation of the second line of a list item
@@ -343,20 +321,3 @@ def _is_english(sentence: str) -> bool:
 
 _PLAIN_WORD = re.compile(r'["\'(\[]*[A-Za-z]?[a-z]*([-/\'][A-Za-z]?[a-z]+)*'
                          r'["\')\]]*[.,;:!?]*["\')\]]*')
-
-
-def main(out: str = 'data/docs') -> None:
-    """Collect the documentation of the installed Python into a corpus.
-
-    Args:
-        out: The folder to write.
-    """
-    counts = build_docs(Path(out))
-    for part in ('train', 'val'):
-        print(f'{part:<5} {counts[part]["documents"]:>8,} documents '
-              f'{counts[part]["sentences"]:>9,} sentences {counts[part]["words"]:>11,} words')
-    print(f'written to {out}')
-
-
-if __name__ == '__main__':
-    run_function(main)

@@ -25,11 +25,8 @@ MEANINGS = {
 
 def csv_rows(path: Path, separator: str = ',', *, used: Collection[str] | None
              ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number of the first line and the columns of each row of a CSV file with a header.
-
-    The separator is the character that gives the header the most columns, or the character in a
-    first line such as ``sep=;``. Blank rows and columns without a name are skipped.
-    """
+    """Yield the number of the first line and the columns of each row of a CSV file with a header,
+    whose separator is named by a line such as ``sep=;`` or gives the most columns."""
     csv.field_size_limit(MAX_LINE_LENGTH)
     check_is_text(path)
     lines = (line for _, part in read_lines(path) for line in io.StringIO(part, newline=''))

@@ -48,8 +48,7 @@ class Pair(NamedTuple):
 
 
 class Collection(NamedTuple):
-    """A data set of documents: the names of the classes, and the documents or pairs of the parts
-    ``train``, ``dev`` and ``test``."""
+    """The classes of documents, and the documents or pairs of ``train``, ``dev`` and ``test``."""
 
     classes: tuple[str, ...]
     parts: dict[str, list[Document]] | dict[str, list[Pair]]
@@ -62,8 +61,7 @@ class DocumentSource(ABC):
 
     @abstractmethod
     def read(self) -> Collection:
-        """Return all documents of the source and their classes. Every call returns the same
-        documents."""
+        """Return all documents of the source and their classes."""
 
 
 @dataclass(frozen=True)

@@ -133,10 +133,8 @@ def corpus_key(path: Path, tokenizer: str) -> str:
 
 
 def encode_corpus(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the parts of a corpus into ``folder``, complete or not at all.
-
-    If another process is encoding the same corpus, this process waits for its result.
-    """
+    """Write the parts of a corpus into ``folder``, complete or not at all, or wait for another
+    process that does."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f'.{folder.name}.lock')):
         if not folder.exists():
@@ -211,8 +209,7 @@ class _PartWriter:
 
 
 def _read_pointers(path: Path, end: int) -> np.ndarray:
-    """Return the pointers in a file, which rise from 0 to ``end``. They must be sorted, because
-    compiled loops use them as indices."""
+    """Return the pointers in a file, which rise from 0 to ``end``, as compiled loops rely on."""
     pointers = _memory_map(path, 'int64')
     if pointers[0] != 0 or pointers[-1] != end or not (pointers[1:] > pointers[:-1]).all():
         raise ValueError(f'{path.name}: does not rise from 0 to {end:,}')

@@ -48,7 +48,7 @@ TASKS = {
 class Row(NamedTuple):
     """A row of a file of a GLUE task: one or two sentences, and the class or the score."""
 
-    text: tuple[str, ...]
+    texts: tuple[str, ...]
     label: int | float
 
 

@@ -43,8 +43,7 @@ def build_local_glue(
     num_dev: int = 1000,
     seed: int = 0,
 ) -> None:
-    """Write files that replace three GLUE tasks: CoLA, RTE and SST-2. Either all files are written
-    or none."""
+    """Write files that replace CoLA, RTE and SST-2, all of them or none."""
     sizes = {'train': num_train, 'dev': num_dev}
     check_at_least(1, num_train=num_train, num_dev=num_dev)
     check_at_least(0, seed=seed)
@@ -62,12 +61,8 @@ def build_local_glue(
 
 def exchanged_words(documents: list[tuple[str, Document]], size: int,
                     rng: np.random.Generator) -> Rows:
-    """Return ``size`` rows for the replacement of CoLA. In every other sentence, two neighbouring
-    words are exchanged or four words are shuffled.
-
-    The first and the last word stay in place, and so do words with capitals or punctuation, because
-    these would reveal the change.
-    """
+    """Return ``size`` rows for CoLA's replacement; in every other sentence, two inner words without
+    capitals or punctuation are exchanged or four are shuffled."""
     sentences = [sentence for _, document in documents for sentence in document]
     rows: Rows = []
     for index in rng.permutation(len(sentences)):
@@ -101,12 +96,8 @@ def _disturb(words: list[str], rng: np.random.Generator) -> list[str] | None:
 
 def following_sentences(documents: list[tuple[str, Document]], size: int,
                         rng: np.random.Generator) -> Rows:
-    """Return ``size`` rows for the replacement of RTE, of two sentences each. The label says
-    whether the second sentence follows the first.
-
-    No two rows have the same first sentence. If the second sentence follows the first, it is in no
-    other such row.
-    """
+    """Return ``size`` rows for RTE's replacement, of two sentences each, of which the second
+    follows the first or does not. No sentences are in two rows."""
     pairs = [(number, first) for number, (_, document) in enumerate(documents)
              for first in range(0, len(document) - 1, 2)]
     if len(pairs) < size or len(documents) < 2:
@@ -126,8 +117,8 @@ def following_sentences(documents: list[tuple[str, Document]], size: int,
 
 
 def sources(documents: list[tuple[str, Document]], size: int, rng: np.random.Generator) -> Rows:
-    """Return ``size`` rows for the replacement of SST-2. Half of the sentences are from torch, and
-    half from the standard library."""
+    """Return ``size`` rows for SST-2's replacement, half of them from torch, half from the standard
+    library."""
     rows: Rows = []
     for label, name in enumerate(('python', 'torch')):
         sentences = [sentence for package, document in documents if package == name

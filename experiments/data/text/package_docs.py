@@ -1,10 +1,4 @@
-r"""A classification task of long documents: which package a piece of installed documentation is
-from.
-
-    python -m experiments.data.text.package_docs --out data/cache/package_docs
-
-collects one document per module, and prints their number.
-"""
+"""Long documents to classify by the package whose installed documentation they are from."""
 
 from __future__ import annotations
 
@@ -16,8 +10,6 @@ from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import numpy as np
-
 from experiments.data.text.corpus import Document as Sentences
 from experiments.data.text.corpus import distinct, installed_documents
 from experiments.data.text.document_files import (
@@ -28,7 +20,6 @@ from experiments.data.text.document_files import (
 )
 from experiments.data.text.text_table import read_texts
 from experiments.data.what_was_read import readable
-from experiments.runs.command_line import run_function
 from graphattn.utils.files import new_folder
 from graphattn.utils.reading import read_json
 from graphattn.utils.schema import check_schema
@@ -152,21 +143,3 @@ def names_pattern(names: Iterable[str]) -> re.Pattern[str]:
     short = '|'.join(re.escape(name) for name in by_length if len(name) < SHORT)
     found = [rf'\b\w*(?:{long})\w*'] * bool(long) + [rf'\b(?:{short})s?\b'] * bool(short)
     return re.compile('|'.join(found), re.IGNORECASE)
-
-
-def main(out: str = 'data/cache/package_docs') -> None:
-    """Collect the documentation of the installed packages.
-
-    Args:
-        out: The folder to write. If it exists, it is read instead.
-    """
-    classes, parts = PackageDocs(out).read()
-    print(f'{len(classes)} classes: {", ".join(classes)}')
-    for part, documents in parts.items():
-        words = [len(document.text.split()) for document in documents]
-        print(f'{part:<5} {len(words):>6,} documents, words: median {np.median(words):.0f}, '
-              f'longest {max(words):,}')
-
-
-if __name__ == '__main__':
-    run_function(main)

@@ -46,8 +46,7 @@ class Question(NamedTuple):
 
 
 class QuestionData(NamedTuple):
-    """A data set of questions: the questions of ``train``, ``dev`` and ``test``, and a short
-    description of the data. Each question has an id."""
+    """Questions with ids of ``train``, ``dev`` and ``test``, and a description of the data."""
 
     about: str
     parts: dict[str, list]

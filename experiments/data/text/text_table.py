@@ -101,8 +101,7 @@ class TextTable(DocumentSource):
 
 
 class Row(NamedTuple):
-    """A row of a table: its number, where it is, its one or two texts, and its label if
-    requested."""
+    """A row of a table: its number and place, its one or two texts, and its label if any."""
 
     number: int
     where: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -16,7 +16,10 @@ from experiments.data.what_was_read import number_of, tell
 from graphattn.utils.reading import read_text
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
+
+
+Ids = TypeVar('Ids', list, np.ndarray)
 
 
 class SpecialTokens(NamedTuple):
@@ -33,15 +36,12 @@ NAMES = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 ROBERTA_NAMES = ('<pad>', '<unk>', '<s>', '</s>', '<mask>')
 UNKNOWN = 'a \uffff'  # in no vocabulary
 TRAINING = 'training a tokenizer'
+AT_ONCE = 256  # texts to encode
 COVERAGE = 0.9999  # share of all characters that have a token; rarer characters become [UNK]
 
 
 def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
-    """Train a WordPiece tokenizer on texts, like bert-base-uncased's.
-
-    Words are lower-cased, stripped of accents and split at punctuation. The special tokens come
-    first: [PAD] = 0, [UNK] = 1, [CLS] = 2, [SEP] = 3, [MASK] = 4. Training is deterministic.
-    """
+    """Train a WordPiece tokenizer like bert-base-uncased's on texts, without chance."""
     from tokenizers import BertWordPieceTokenizer
 
     letters = _letters(_watched(texts(), 'counting letters'))
@@ -61,11 +61,7 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], vocab_size: int) -> Toke
 
 
 def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tokenizer:
-    """Train a byte-pair tokenizer on texts, like roberta-base's.
-
-    The tokenizer is lossless: a text can be restored from its tokens, byte for byte. The special
-    tokens come first: <s> = 0, <pad> = 1, </s> = 2, <unk> = 3, <mask> = 4.
-    """
+    """Train a lossless byte-pair tokenizer like roberta-base's on texts."""
     from tokenizers import Tokenizer
     from tokenizers.decoders import ByteLevel as Decoder
     from tokenizers.models import BPE
@@ -90,12 +86,8 @@ def train_byte_pairs(texts: Callable[[], Iterable[str]], vocab_size: int) -> Tok
 
 
 def _watched(texts: Iterable[str], name: str) -> Iterable[str]:
-    """Return an iterable over ``texts`` that shows a progress bar called ``name`` in a terminal if
-    it takes longer than a second.
-
-    A caller that passes the iterable to compiled code must keep a reference to it. Otherwise Python
-    closes the bar right after the compiled code, and an interrupt is lost then.
-    """
+    """Return an iterable over ``texts`` with a progress bar, to which the caller must keep a
+    reference: else Python closes the bar after compiled code, and an interrupt is lost."""
     return tqdm(texts, desc=name, unit=' texts', delay=1., disable=None)
 
 
@@ -158,9 +150,11 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     return tokenizer
 
 
-def check_same_vocabulary(tokenizer: Tokenizer, pretrained: Path | None) -> None:
-    """Raise an error unless a tokenizer gives tokens the same ids as the tokenizer of a pre-trained
-    model."""
+def check_vocabulary(tokenizer: Tokenizer, num_tokens: int, pretrained: Path | None) -> None:
+    """Raise an error unless ids are below ``num_tokens``, and those of the pre-training, if any."""
+    if (size := tokenizer.get_vocab_size()) > num_tokens:
+        raise ValueError(f"'num_tokens' of the encoder must be at least {size}, the size of the "
+                         f"tokenizer's vocabulary (got {num_tokens})")
     if (pretrained is not None and pretrained.exists()
             and load_tokenizer(pretrained).get_vocab() != tokenizer.get_vocab()):
         raise ValueError(f"'tokenizer' must be {pretrained}, the tokenizer of the pre-training "
@@ -179,7 +173,16 @@ def special_tokens(tokenizer: Tokenizer, source: str | Path = 'the tokenizer') -
                      f"{', '.join(ROBERTA_NAMES)} ({source} lacks {', '.join(missing)})")
 
 
-def cut(texts: list[list[int]], room: int) -> list[list[int]]:
+def encoded(tokenizer: Tokenizer, texts: Iterable[str], name: str,
+            with_offsets: bool = False) -> Iterator[Encoding]:
+    """Yield the encodings of texts without special tokens; ``name`` is that of a progress bar."""
+    encode = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast
+    texts = iter(_watched(texts, name))
+    while some := list(islice(texts, AT_ONCE)):
+        yield from encode(some, add_special_tokens=False)
+
+
+def cut(texts: Sequence[Ids], room: int) -> list[Ids]:
     """Cut one or two texts to ``room`` tokens in total, at the end of the longer text, or of the
     second text in a tie."""
     if len(texts) == 1:

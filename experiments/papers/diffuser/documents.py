@@ -78,10 +78,8 @@ class Documents(Trained):
                 'Diffuser, one hop': self.diffuser(), 'Diffuser': self.diffuser().diffused()}
 
     def block_model(self, density_weight: float, max_length: int) -> Attention:
-        """Return attention along a window and edges that each head samples.
-
-        Documents are cut to ``max_length``, because graphs begin with a quarter of all pairs.
-        """
+        """Return attention along a window and sampled edges; documents are cut, because graphs
+        begin with a quarter of all pairs."""
         try:
             model = laid_over(*self._configs)['model']['init_args']['model']
             encoder = model['init_args']['encoder']['init_args']

@@ -237,11 +237,8 @@ def num_edges(pattern: Pattern, lengths: list[int], is_causal: bool) -> int:
 
 
 def correlations(measured: Profile, costs: np.ndarray, length: int) -> dict[str, float]:
-    """Return Spearman's correlations of measures of heads, and of their graphs, with their costs.
-
-    The graph of a head is the smallest candidate that holds at least 90 % of the weight that any
-    candidate holds, at a length.
-    """
+    """Return Spearman's correlations of measures of heads, and of their smallest graphs that hold
+    90 % of the best candidate's weight, with their costs."""
     measured = of_positions(measured)
     enough = measured.pattern_share >= .9 * measured.pattern_share.max(1, keepdims=True)
     chosen = np.where(enough, measured.pattern_edges, np.inf).argmin(1)

@@ -128,10 +128,7 @@ class LongRange(studies.Trained):
 
 
 def patterns_at(length: int) -> dict[str, tuple[Pattern, int]]:
-    """Return patterns and their numbers of hops by name, for sequences of up to ``length`` tokens.
-
-    A window has a sixteenth of the tokens. Strided and Fixed are as sparse as can be.
-    """
+    """Return sparse patterns and their hops by name, for sequences of up to ``length`` tokens."""
     radius, stride = max(2, length // 32), math.isqrt(length)
     count = radius // 2 * 2  # width of the window: half of it before the token, and half after
     diffuser = get('diffuser', window=count, num_global=count, num_random=count)
@@ -144,10 +141,7 @@ def patterns_at(length: int) -> dict[str, tuple[Pattern, int]]:
 
 
 def baselines_at(length: int, rank: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the class of :mod:`experiments.baselines` and its arguments for each baseline.
-
-    ``rank`` is the number of projections, features and landmarks.
-    """
+    """Return the class and the arguments of each baseline with ``rank`` features or landmarks."""
     root = math.isqrt(length)  # tokens of a block
     return {'linear': ('Linear', {}), 'linear, released': ('Linear', {'form': 'released'}),
             'Reformer': ('Reformer', {}), 'Performer': ('Performer', {'features': rank}),

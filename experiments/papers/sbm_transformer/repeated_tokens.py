@@ -58,10 +58,7 @@ def main(study: RepeatedTokens) -> studies.Table:
 
 
 def models(length: int, rank: int) -> dict[str, tuple[str, dict]]:
-    """Return a config and changes of the encoder for each kind of attention.
-
-    ``rank`` is the number of projections, features and landmarks.
-    """
+    """Return a config and changes of the encoder for each kind of attention."""
     radius = max(1, length // 16)
     patterns = {'window': f'SlidingWindow({radius})',
                 'BigBird': f'bigbird(block={radius}, num_global=1, num_random=2)'}

@@ -3,7 +3,7 @@
 import json
 import statistics
 
-from experiments.modules.fine_tuning import LAST
+from experiments.modules.measures import LAST
 from experiments.papers.figures import bars
 from experiments.papers.sbm_transformer.long_range import baseline, baselines_at
 from experiments.papers.sparsebert.texts import Texts, loss_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from experiments.data.text.glue_files import TASKS
-from experiments.modules.fine_tuning import BEST, LAST
+from experiments.modules.measures import BEST, LAST
 from experiments.runs.summary import read_results
 from experiments.runs.tables import report
 from graphattn.utils.files import check_folder

@@ -9,7 +9,7 @@ from typing import Literal
 
 from experiments.data.text.glue_files import TASKS
 from experiments.data.text.local_glue import HEADERS
-from experiments.modules.fine_tuning import LAST
+from experiments.modules.measures import LAST
 from experiments.papers import study as studies
 from experiments.papers.local_data import documentation, local_glue
 from experiments.papers.sparsebert.glue_table import COLUMNS

@@ -33,7 +33,7 @@ from experiments.data.graph_parts import GraphParts
 from experiments.data.sequences import check_at_least
 from experiments.runs.versions import versions
 from experiments.tasks.batch_stream import ResumableLoader, ShuffledEpochs, each_once
-from experiments.tasks.own_data import MODEL
+from experiments.tasks.own_sequences import MODEL
 from graphattn.utils.files import write_whole
 
 
@@ -54,9 +54,6 @@ class GraphTask(L.LightningDataModule, ABC):
             uses the whole graph.
         num_workers (int): Number of processes that load batches.
         cache (Path): The folder of all caches.
-
-    Raises:
-        ValueError: A number is out of range.
     """
 
     def __init__(self, batch_size: int = 32, pre_transforms: list[BaseTransform] | None = None,
@@ -123,11 +120,8 @@ class GraphTask(L.LightningDataModule, ABC):
                           collate_fn=collate, **self._workers())
 
     def _examples(self, part: str) -> tuple[_Places, Callable[[list], Data]]:
-        """Return the examples of a part of the data, and a function that makes a batch of some
-        examples.
-
-        An example is an index: of a graph, or of a node of one large graph.
-        """
+        """Return the examples of a part, indices of graphs or of nodes of one graph, and a function
+        that makes a batch of some."""
         data = self.data[part]
         if self.num_neighbors is None:
             take, size = partial(_joined, data), len(data)
@@ -170,12 +164,8 @@ DIGEST = 16  # bytes
 
 
 def cache_key(graphs: list[Data], transforms: list[BaseTransform]) -> str | None:
-    """Return the key under which transformed graphs are cached: a digest of the graphs, the
-    transforms and their source code, and the versions of packages.
-
-    The key is ``None`` if a transform cannot be pickled, or if its class has no source file, as in
-    a notebook.
-    """
+    """Return a digest of the graphs, the transforms and their code, and versions of packages, or
+    ``None`` if a transform cannot be pickled or has no source file."""
     try:
         whole = blake2b(pickle.dumps(transforms), digest_size=DIGEST)
         for transform in transforms:
@@ -227,8 +217,7 @@ def _stored(graphs: list[Data]) -> InMemoryDataset:
 
 
 class _Places(Dataset):
-    """A data set of indices, in which example i is i itself. The function :func:`_drawn` makes a
-    batch of the graphs or nodes with some indices."""
+    """A data set of indices, of which :func:`_drawn` makes a batch of graphs or nodes."""
 
     def __init__(self, size: int):
         self.size = size
@@ -241,19 +230,14 @@ class _Places(Dataset):
 
 
 class _NumberedEpochs(ShuffledEpochs):
-    """A sampler of pairs of an epoch and an index, so that the random transforms of an example
-    differ from epoch to epoch."""
+    """A sampler of pairs of an epoch and an index, by which transforms differ."""
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return ((self.epoch, place) for place in super().__iter__())
 
 
 def _drawn(take: Callable[[list[int]], Data], seed: int, places: list) -> Data:
-    """Return the batch of the graphs or neighbourhoods with some indices.
-
-    Random transforms and samples depend only on ``places`` and ``seed``, so the batch is the same
-    in a resumed run and in any worker.
-    """
+    """Return a batch of graphs or neighbourhoods, which depends on ``places`` and ``seed``."""
     numbers = np.reshape(places, (len(places), -1))
     with _seeded(seed, *numbers.flatten().tolist()):
         return take(numbers[:, -1].tolist())
@@ -265,8 +249,7 @@ def _joined(graphs: InMemoryDataset, places: list[int]) -> Batch:
 
 @contextmanager
 def _seeded(*entropy: int) -> Iterator[None]:
-    """Return a context in which the random generators of torch, NumPy and Python are seeded by
-    ``entropy``. Afterwards, the generators have their previous states."""
+    """Return a context in which torch, NumPy and Python draw by ``entropy``, and then as before."""
     seeds = np.random.SeedSequence(entropy).generate_state(3).tolist()
     with isolate_rng(include_cuda=False):
         torch.default_generator.manual_seed(seeds[0])

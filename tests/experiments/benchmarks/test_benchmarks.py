@@ -1,4 +1,4 @@
-"""Every benchmark ends soon with --quick, and leaves a table and a figure."""
+"""Every benchmark ends soon with --quick, and leaves a table."""
 
 import math
 import os
@@ -20,7 +20,6 @@ from experiments.benchmarks import (
     length,
     measure,
     meshes,
-    sampler,
     transformer_conv,
     windows,
 )
@@ -42,6 +41,7 @@ from graphattn.sources import BlockModelSource, PatternSource
 from tests.forked import forked
 from tests.graphs import random_graph
 
+DRAWN = 'atlas', 'layer', 'length'  # the figures of the docs
 in_forks = pytest.mark.usefixtures('measured_in_forks')
 
 
@@ -54,16 +54,16 @@ def run_once(cases, *_, **__):
 @pytest.mark.slow
 @in_forks
 @pytest.mark.parametrize('name', ['atlas', 'attention', 'decoding', 'diffusion', 'distributed',
-                                  'gps', 'hugging_face', 'layer', 'length', 'long_encoder',
-                                  'sampler', 'scaling', 'windows'])
-def test_quick_run_leaves_table_and_figure(name, tmp_path, monkeypatch):
+                                  'gps', 'hugging_face', 'layer', 'length', 'scaling', 'windows'])
+def test_quick_run_leaves_a_table(name, tmp_path, monkeypatch):
     monkeypatch.setattr(length, 'CHANNELS', 16)
     monkeypatch.setattr(length, 'HEADS', 2)
     monkeypatch.setattr(measure, 'all_times', run_once)
     main = import_module(f'experiments.benchmarks.{name}').main
     run_benchmark(main, ['--quick', '--out', str(tmp_path)])
     assert len(pd.read_csv(tmp_path / f'{name}.csv')) >= 2
-    assert (tmp_path / f'{name}.png').stat().st_size > 1000
+    if name in DRAWN:
+        assert (tmp_path / f'{name}.png').stat().st_size > 1000
 
 
 def test_layers_at_their_initial_density_alone_are_not_drawn(tmp_path, capsys):
@@ -119,10 +119,9 @@ def test_devices_without_a_clock_are_refused():
 @pytest.mark.skipif(torch.cuda.is_available(), reason='there is a real one')
 @pytest.mark.parametrize('make', [
     lambda: diffusion.cases(RandomKeys(2).build(8, seed=0), 2, 2, 4)[1],
-    lambda: [sampler.block_model(8, 0.5, 4).mixing],
     lambda: transformer_conv.Setting(8, 9, 2, 4, 3).data(),
     lambda: [layer.Setting(8, 0.5, 2, 4, 4).layer('full attention')[1]()]],
-    ids=['diffusion', 'sampler', 'transformer_conv', 'layer'])
+    ids=['diffusion', 'transformer_conv', 'layer'])
 def test_what_is_measured_is_made_on_the_default_device(make):
     simulated = pytest.importorskip('tests.simulated_gpu', exc_type=ImportError)
     with (torch.random.fork_rng(devices=[]), torch.no_grad(), simulated.simulated_gpu(),

@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from experiments.data.graph_tables import own_graphs
 from experiments.data.imagenet64 import BYTES, read_array
 from experiments.data.pyg_datasets import homogeneous
+from experiments.data.sequences import read_tokens
 from experiments.data.text.choice_files import Swag, WikiHop
 from experiments.data.text.document_files import Hyperpartisan
 from experiments.data.text.glue_files import TASKS, read_rows
@@ -20,7 +21,6 @@ from experiments.data.text.package_docs import PackageDocs
 from experiments.data.text.question_files import Squad, TriviaQa
 from experiments.data.text.text_table import read_texts
 from experiments.data.text.tokenizer import NAMES, load_tokenizer
-from experiments.data.token_files import read_tokens
 
 
 def texts(path):

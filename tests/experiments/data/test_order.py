@@ -37,7 +37,7 @@ os.scandir, os.listdir = in_any_order(os.scandir), in_any_order(os.listdir)
 from experiments.data.byte_text import DocumentBytes, ImdbBytes
 from experiments.data.image_files import ImageFiles
 from experiments.data.labels import class_names
-from experiments.data.pathfinder_files import PathfinderFiles
+from experiments.data.pathfinder import PathfinderFiles
 from experiments.data.text.corpus import read_documents
 from experiments.data.text.document_files import TextFolders
 from experiments.data.text.package_docs import names_pattern, variants

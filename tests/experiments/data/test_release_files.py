@@ -7,12 +7,11 @@ import pytest
 from PIL import Image
 
 from experiments.data import cifar
-from experiments.data.byte_text import ImdbBytes
+from experiments.data.byte_text import AanPairs, ImdbBytes
 from experiments.data.cifar import Cifar10
-from experiments.data.listops_files import ListOpsFiles
-from experiments.data.pathfinder_files import PathfinderFiles
+from experiments.data.listops import ListOpsFiles
+from experiments.data.pathfinder import PathfinderFiles
 from experiments.data.sequences import PARTS
-from experiments.data.text_pairs import AanPairs
 
 TREES = [('( ( ( [MAX 2 ) 9 ) ] )', 9), ('( ( ( [MED 4 ) ( ( ( [MIN 4 ) 7 ) ] ) ) ] )', 4),
          ('3', 3)]

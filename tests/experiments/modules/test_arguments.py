@@ -15,7 +15,7 @@ from experiments.modules import (
     QuestionAnswering,
     SelfPretraining,
 )
-from experiments.modules.means import Means
+from experiments.modules.measures import Means
 from graphattn.models import (
     CausalLanguageModel,
     Encoder,

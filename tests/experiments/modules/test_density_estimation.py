@@ -12,9 +12,9 @@ from experiments.data.digits import DigitImages
 from experiments.data.sequences import SequenceData, SequenceSource
 from experiments.modules import DensityEstimation
 from experiments.modules.density_estimation import behind_start
-from experiments.modules.means import Means
-from experiments.runs.sampling import sample
+from experiments.modules.measures import Means
 from experiments.tasks import Images
+from experiments.tasks.images import sample
 from graphattn.models import CausalLanguageModel, Encoder
 from graphattn.sources import PatternSource
 

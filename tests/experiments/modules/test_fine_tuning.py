@@ -13,7 +13,8 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from experiments import train
 from experiments.data.text.glue_files import TASKS
 from experiments.data.text.tokenizer import train_tokenizer
-from experiments.modules.fine_tuning import BEST, LAST, FineTuning, new_metrics
+from experiments.modules.fine_tuning import FineTuning, new_metrics
+from experiments.modules.measures import BEST, LAST
 from experiments.tasks import Glue
 from tests.experiments.glue_files import write_pretrained, write_task
 from tests.forked import forked

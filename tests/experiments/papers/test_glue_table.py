@@ -12,7 +12,7 @@ import yaml
 
 from experiments import train
 from experiments.data.text.glue_files import TASKS, read_test_rows
-from experiments.modules.fine_tuning import BEST, LAST
+from experiments.modules.measures import BEST, LAST
 from experiments.papers.sparsebert import glue_submission
 from experiments.papers.sparsebert.glue_table import COLUMNS, main, table
 from experiments.predict import predict

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from experiments import train
-from experiments.modules.fine_tuning import BEST, LAST
+from experiments.modules.measures import BEST, LAST
 from experiments.papers import runner
 from experiments.papers.ours import attached
 from experiments.papers.sparsebert import diagonal, importance, masks, planted

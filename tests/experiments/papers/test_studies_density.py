@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from experiments.data.sequences import SequenceData, Sequences
-from experiments.data.token_counts import token_counts_accuracy
 from experiments.papers.sbm_transformer import attention_received, densities, repeated_tokens
 from experiments.papers.sbm_transformer.density import TASKS, OfInputs, of_inputs, reloaded
 from experiments.papers.sbm_transformer.density_penalty import (
@@ -18,13 +17,14 @@ from experiments.papers.sbm_transformer.density_penalty import (
     PAPER,
     SAMPLED,
     WITH_LOOPS,
+    token_counts_accuracy,
 )
 from experiments.papers.sbm_transformer.repeated_tokens import has_lost_edges
 from experiments.papers.study import restored
 from experiments.runs.checkpoints import read_checkpoint, write_checkpoint
 from experiments.runs.figures import received_shares
 from experiments.runs.summary import read_summary
-from experiments.tasks.duplicates import occurs_twice
+from experiments.tasks.synthetic import occurs_twice
 from graphattn.models import Encoder, SequenceClassifier, TokenClassifier
 from graphattn.patterns import SlidingWindow
 from graphattn.samplers.straight_through import ESTIMATORS

@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from experiments.modules.fine_tuning import LAST
+from experiments.modules.measures import LAST
 from experiments.papers.sbm_transformer import sbm_glue
 from experiments.papers.sparsebert import pruning, stages
 from experiments.papers.sparsebert.pruned import Pruned, better

@@ -8,14 +8,12 @@ import pytest
 import yaml
 from jsonargparse import get_loader
 
+import experiments.data.byte_text
 import experiments.data.cifar
 import experiments.data.imagenet64
 import experiments.data.listops
-import experiments.data.listops_files
 import experiments.data.pathfinder
-import experiments.data.pathfinder_files
 import experiments.data.text.package_docs
-import experiments.data.text_pairs
 import experiments.modules
 import experiments.tasks
 from experiments import train
@@ -56,7 +54,7 @@ next_string = cycle(STRANGE)
 MADE = {'model': ('torch.nn.Identity', {}),
         'documents': ('experiments.data.text.document_files.TextFolders', {'path': ' x'}),
         'questions': ('experiments.data.text.question_files.Squad', {'train': '~', 'dev': '1e5'}),
-        'source': ('experiments.data.digits.DigitImages', {'path': 'no'})}
+        'source': ('experiments.data.listops.ListOpsFiles', {'path': 'no'})}
 OF_CHOICES = ('experiments.data.text.choice_files.Swag', {'train': '~', 'dev': '1e5'})
 
 

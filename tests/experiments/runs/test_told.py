@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.modules.baseline import of_constant
+from experiments.modules.measures import of_constant
 from experiments.runs.attention import nearly_full
-from experiments.runs.dead_heads import heads_without_edges
 from experiments.runs.figures import compared_curves, received_shares, training_curves
-from experiments.runs.run_folder import RunFolder, epoch_line
+from experiments.runs.run_folder import RunFolder, epoch_line, heads_without_edges
 from experiments.runs.summary import BASELINE_ACCURACY, BASELINE_MAE
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource

@@ -12,15 +12,12 @@ from sklearn.metrics import accuracy_score, f1_score
 from experiments import train
 from experiments.data.text.document_files import PARTS, Document, TextFolders
 from experiments.data.text.tokenizer import load_tokenizer
-from experiments.modules.document_classification import (
-    BEST,
-    LAST,
-    DocumentClassification,
-    new_metrics,
-)
+from experiments.modules.document_classification import DocumentClassification, new_metrics
+from experiments.modules.measures import BEST, LAST
 from experiments.tasks import Documents
+from experiments.tasks.batch_stream import BatchStream
 from experiments.tasks.documents import EncodedDocuments, collate
-from experiments.tasks.tokenized import BucketStream, spread_of_lengths
+from experiments.tasks.tokenized import spread_of_lengths
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.sources import PatternSource
 from tests.experiments.document_folders import write_imdb
@@ -95,7 +92,8 @@ def test_the_tokenizer_comes_from_the_training_part_alone(learned):
 
 
 def stream(lengths, batch_size=4, processes=1, rank=0, seed=5, shuffle=True, done=0):
-    return BucketStream(lengths, batch_size, processes, rank, seed=seed, shuffle=shuffle,
+    return BatchStream(len(lengths), batch_size, processes, rank, lengths=lengths, seed=seed,
+                       shuffle=shuffle,
                         batches_done=lambda: done)
 
 

@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.data.byte_text import DocumentBytes
+from experiments.data.byte_text import DocumentBytes, DocumentPairs
 from experiments.data.sequences import SequenceData, Sequences, SequenceSource
 from experiments.data.text.document_files import Collection, Document, DocumentSource, Pair
-from experiments.data.text_pairs import DocumentPairs
 from experiments.tasks import LongRange
 from experiments.tasks.long_range import check_model, collate
 from graphattn.models import Encoder, PairClassifier, SequenceClassifier

@@ -17,10 +17,10 @@ from PIL import Image
 import experiments
 from analysis.command import as_csv
 from experiments import cli, predict, train
+from experiments.data.byte_text import AanPairs
 from experiments.data.image_files import ImageFiles
 from experiments.data.labels import stratified
 from experiments.data.text.text_table import TextTable
-from experiments.data.text_pairs import AanPairs
 from experiments.data.token_arrays import TokenArrays
 from experiments.modules import Classification
 from experiments.runs.command import run_or_exit

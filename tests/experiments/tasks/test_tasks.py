@@ -1,4 +1,3 @@
-import gzip
 
 import pytest
 import torch
@@ -6,7 +5,7 @@ from sklearn.datasets import load_digits
 
 from experiments.data.batch import NO_LABEL
 from experiments.tasks import Digits, Duplicates, Planted
-from experiments.tasks.duplicates import occurs_twice
+from experiments.tasks.synthetic import occurs_twice
 from tests.experiments.tasks.trainers import trainer
 
 
@@ -29,20 +28,6 @@ def test_digits_split_is_fixed_stratified_and_disjoint():
     whole = torch.from_numpy(load_digits().data).long()
     assert torch.equal(rows.unique(dim=0, return_counts=True)[1].sort()[0],
                        whole.unique(dim=0, return_counts=True)[1].sort()[0])
-
-
-@pytest.mark.parametrize('content, match', [
-    (None, 'cannot be read'), (b'', 'got an empty file'), (b'1,2,3\n', 'line 1: .*64 grey levels'),
-    (b'0,' * 64 + b'3\n' + b'17,' + b'0,' * 63 + b'3\n', 'line 2: .*0 to 16'),
-    (b'0,' * 64 + b'10\n', 'line 1: .*class from 0 to 9'), (b'0,' * 63 + b'x,1\n', 'line 1'),
-    (b'\xff\xfe', 'line 1: not ASCII'), (gzip.compress(b'0,' * 64)[:-6], 'cannot be read')])
-def test_digits_from_a_bad_file(content, match, tmp_path):
-    is_packed = content is not None and content.startswith(b'\x1f\x8b')
-    path = tmp_path / ('digits.csv.gz' if is_packed else 'digits.csv')
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=match):
-        Digits(path=str(path)).setup()
 
 
 def test_duplicates_example_of_the_paper():

@@ -15,7 +15,7 @@ def test_rows_are_those_of_the_file(task, tmp_path):
         rows = list(read_rows(tmp_path / f'{name}.tsv', TASKS[task]))
         assert len(rows) == len(written[name])
         for row, (first, second, label) in zip(rows, written[name]):
-            assert [text.strip() for text in row.text] == [first, second][:len(row.text)]
+            assert [text.strip() for text in row.texts] == [first, second][:len(row.texts)]
             assert label == TASKS[task].classes[row.label] if TASKS[task].classes else (
                 row.label == float(label))
 
@@ -27,7 +27,7 @@ def test_quotation_marks_unicode_line_ends_and_a_byte_order_mark_are_text_like_a
     (tmp_path / 'train.tsv').write_bytes('\r\n'.join(
         [header, *(line_of('MRPC', *text, '1') for text in texts), '']).encode())
     rows = list(read_rows(tmp_path / 'train.tsv', TASKS['MRPC']))
-    assert [row.text for row in rows] == texts
+    assert [row.texts for row in rows] == texts
 
 
 def test_broken_rows_of_qqp_are_passed_over_and_counted(tmp_path, capsys):

@@ -61,7 +61,7 @@ def test_unacceptable_sentences_have_their_words_in_another_order(built, where):
     for part in ('train', 'dev'):
         originals = []
         for row in rows_of(built, 'CoLA', part):
-            sentence, = row.text
+            sentence, = row.texts
             original = words_of[tuple(sorted(sentence.split()))]
             assert (sentence == original) == (row.label == 1)
             assert where[original][3] == (part == 'dev')
@@ -74,7 +74,7 @@ def test_unacceptable_sentences_have_their_words_in_another_order(built, where):
 def test_second_sentences_follow_or_are_from_another_document(built, where):
     for part in ('train', 'dev'):
         for row in rows_of(built, 'RTE', part):
-            (_, first, line, held_out), (_, second, other_line, also) = map(where.get, row.text)
+            (_, first, line, held_out), (_, second, other_line, also) = map(where.get, row.texts)
             follows = first == second and other_line == line + 1
             assert follows == (row.label == TASKS['RTE'].classes.index('entailment'))
             assert follows or first != second
