@@ -204,17 +204,16 @@ def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') 
     check_place(name, x, layer)
 
 
-def check_place(name: str, x: Tensor, layer: nn.Module) -> None:
-    """Raise an error unless ``x`` has the device and dtype of ``layer.weight``."""
-    weight = getattr(layer, 'weight', None)
+def check_place(name: str, x: Tensor, layer: nn.Module | Tensor) -> None:
+    """Raise an error unless ``x`` has the device and dtype of ``layer.weight``, or of a weight."""
+    weight = layer if isinstance(layer, Tensor) else getattr(layer, 'weight', None)
     # missing or not floating in a quantised layer
-    if isinstance(weight, Tensor) and weight.dtype in _FLOATS:
-        check_on(name, x, weight.device, 'the layer')
-        check_layer_dtype(name, x, weight)
-
-
-def check_layer_dtype(name: str, x: Tensor, weight: Tensor) -> None:
-    if x.dtype != weight.dtype and not is_autocast(x):  # which casts both
+    if not isinstance(weight, Tensor) or weight.dtype not in _FLOATS:
+        return
+    if x.dtype == weight.dtype and x.device == weight.device:
+        return
+    check_on(name, x, weight.device, 'the layer')
+    if not is_autocast(x):  # which casts both
         check_dtype(name, x, weight.dtype, 'the layer')
 
 
@@ -271,7 +270,8 @@ def check_pointer(name: str, ptr: Tensor, device: torch.device) -> None:
     is_plain = isinstance(ptr, Tensor) and ptr.dtype == torch.long and not ptr.is_nested
     if not is_plain or ptr.layout != torch.strided:
         check_integers(name, ptr)
-    check_on(name, ptr, device, 'the nodes')
+    if ptr.device != device:
+        check_on(name, ptr, device, 'the nodes')
     if ptr.dim() != 1 or ptr.numel() == 0:
         raise ValueError(f"'{name}' must have shape [num_segments + 1] with 0 as the first entry "
                          f"(got shape {tuple(ptr.shape)})")

@@ -14,7 +14,13 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 
 P, R = ParamSpec('P'), TypeVar('R')
-_THREAD = threading.local()  # host copies of the running function
+
+
+class _Thread(threading.local):
+    host_copies: dict[int, tuple[Tensor, Tensor]] | None = None  # of the running function
+
+
+THREAD = _Thread()
 
 
 def is_traced(*tensors: Tensor) -> bool:
@@ -78,20 +84,20 @@ def cache_host_copies(function: Callable[P, R]) -> Callable[P, R]:
     modified during the call."""
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling() or getattr(_THREAD, 'host_copies', None) is not None:
+        if torch.compiler.is_compiling() or THREAD.host_copies is not None:
             return function(*args, **kwargs)
-        _THREAD.host_copies = {}
+        THREAD.host_copies = {}
         try:
             return function(*args, **kwargs)
         finally:
-            _THREAD.host_copies = None
+            THREAD.host_copies = None
     return run
 
 
 def host_copy(tensor: Tensor) -> Tensor:
     """Return a copy of ``tensor`` on the CPU, or ``tensor`` itself if it is on the CPU. The CPU
     waits for a GPU to finish its work."""
-    host_copies = None if torch.compiler.is_compiling() else getattr(_THREAD, 'host_copies', None)
+    host_copies = None if torch.compiler.is_compiling() else THREAD.host_copies
     if host_copies is None or tensor.device.type == 'cpu':
         return tensor.cpu()
     if id(tensor) not in host_copies:
@@ -116,6 +122,11 @@ def out_of_inference(tensor: Tensor) -> Tensor:
         return tensor
     with torch.inference_mode(False):
         return tensor.clone()
+
+
+def accumulated(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` in the dtype in which sums are computed: at least float32."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float))
 
 
 def narrow(index: Tensor, bound: int) -> Tensor:

@@ -107,11 +107,6 @@ def in_transform() -> bool:
     return takes_forward_derivatives or torch._C._are_functorch_transforms_active()
 
 
-def accumulated(tensor: Tensor) -> Tensor:
-    """Return ``tensor`` in the dtype in which sums are computed: at least float32."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float))
-
-
 def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool) -> Backend:
     backend = ops.load(name)
     if needs_weights and not backend.returns_weights:

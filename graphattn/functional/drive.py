@@ -11,9 +11,9 @@ from itertools import count
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from graphattn._tensors import without_autocast
+from graphattn._tensors import accumulated, without_autocast
 from graphattn.functional.checks import (
     check_arguments,
     check_features,
@@ -22,7 +22,7 @@ from graphattn.functional.checks import (
     check_square,
     scale_of,
 )
-from graphattn.functional.choose import accumulated, choose, choose_weighing
+from graphattn.functional.choose import choose, choose_weighing
 from graphattn.functional.diffusion import diffuse_along
 from graphattn.functional.folding import fold, repeat_heads, unfold
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
@@ -60,19 +60,6 @@ class Placement:
     def __init__(self, heads: int | None = None):
         self.heads = heads
 
-    # The number of all keys, if these are more than those that a layer is called with.
-    num_tokens: int | None = None
-
-    def place(self, layer: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None, *,
-              hops: int | float, teleport: Teleport, dropout_p: float) -> Placement:
-        """Return the placement of one layer, whose heads have graphs of their own if ``heads`` is
-        not None."""
-        return LOCAL if heads is None else Placement(heads)
-
-    def attended(self, layer: nn.Module) -> None:
-        """Record that ``layer`` has computed attention, and that its hooks have run."""
-        return
-
     def fold(self, query: Tensor, key: Tensor, value: Tensor,
              teleport: Teleport) -> tuple[Tensor, Tensor, Tensor, Teleport]:
         """Return the query, key, value and teleport with a row for each node of the graph. If all
@@ -82,13 +69,7 @@ class Placement:
             return query, key, value, teleport
         if isinstance(teleport, Tensor):
             teleport = teleport.repeat_interleave(query.size(0)).unsqueeze(1)
-        return *(self.fold_nodes(x) for x in (query, key, value)), teleport
-
-    def fold_nodes(self, x: Tensor) -> Tensor:
-        """Return vectors ``[tokens, num_kv_heads, channels]`` with a row for each node of the
-        graph. They are unchanged if all heads share the graph, else the result is
-        ``[heads * tokens, 1, channels]``."""
-        return x if self.heads is None else fold(repeat_heads(x, self.heads))
+        return *(fold(x, self.heads) for x in (query, key, value)), teleport
 
     def fold_sink(self, sink: Tensor, num_tokens: int) -> Tensor:
         """Return sinks ``[heads]`` in the shape that kernels expect: ``[1, heads]``, or if each
@@ -168,7 +149,8 @@ def drive(
         _check_one_hop(is_plain, hops)
         check_features(tokens, value, graph, features)
         features = _pad_features(features)
-        at_query = placement.fold_nodes(_project(tokens, features.projection))
+        at_query = _project(tokens, features.projection)
+        at_query = at_query if placement.heads is None else fold(at_query, placement.heads)
         terms = terms._replace(features=EdgeFeatures(at_query, features.attr))
     if is_plain:
         out, weight = _one_hop(query, key, value, graph, terms, placement, backend, needs_weights)

@@ -18,7 +18,6 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._explained import Explained, parameters_of
-from graphattn._tensors import cache_host_copies
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -98,7 +97,6 @@ class EncoderLayer(nn.Module, Explained):
 
     _options_of = GraphAttention,
 
-    @cache_host_copies
     def forward(
         self,
         x: Tensor,

@@ -18,11 +18,11 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._explained import Explained
-from graphattn._tensors import cache_host_copies, host_copy, is_traced
+from graphattn._tensors import host_copy, is_traced
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import check_recompute
-from graphattn.functional.shard import shard_of
+from graphattn.functional.shard import check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.checkpointed import recomputed
@@ -36,7 +36,7 @@ from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource, as_source
-from graphattn.sources.base import check_same_sequences, fold_ptr, terms_on
+from graphattn.sources.base import check_same_sequences, fold_ptr
 
 
 class GraphAttention(nn.Module, Explained):
@@ -142,7 +142,6 @@ class GraphAttention(nn.Module, Explained):
         return None if self.teleport_logit is None else self.teleport_logit.sigmoid()
 
     @recomputed
-    @cache_host_copies
     def forward(
         self,
         x: Tensor,
@@ -216,7 +215,7 @@ class GraphAttention(nn.Module, Explained):
         if edge_bias is not None:
             _check_bias(edge_bias, graph)
         if placement is not LOCAL:
-            shard_of(placement)  # or raises
+            check_shard(placement)
         if memory is not None or memory_ptr is not None:
             self._check_memory(ptr, placement, memory, memory_ptr)
         source = self.source if source is None else check_source(source, self.heads)
@@ -278,19 +277,23 @@ class GraphAttention(nn.Module, Explained):
             return functional.pair_attention(
                 query, key, value, ptr, graph, scale=attention.scale, softcap=attention.softcap,
                 sink=self.sink, **options), None
-        num_tokens, num_keys = query.size(0), placement.num_tokens
-        num_keys = key.size(0) if num_keys is None else num_keys
+        num_tokens = query.size(0)
+        num_keys = key.size(0) if placement is LOCAL else placement.num_tokens
         sizes = graph.num_queries, graph.num_keys
         owners = None if sizes == (num_tokens, num_keys) else self.heads
         if owners is not None and sizes != (owners * num_tokens, owners * num_keys):
             raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
                              f"{owners * num_tokens} if each head has its own graph (got "
                              f"{graph.num_queries} queries and {graph.num_keys} keys)")
+        if placement is not LOCAL:
+            of_layer = placement.place(attention, key, graph, owners, **options)
+        else:
+            of_layer = LOCAL if owners is None else Placement(owners)
         out = attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
-                        sink=self.sink, teleport=teleport,
-                        placement=placement.place(attention, key, graph, owners, **options),
+                        sink=self.sink, teleport=teleport, placement=of_layer,
                         return_attention_weights=needs_weights or None)
-        placement.attended(attention)
+        if placement is not LOCAL:
+            placement.attended(attention)
         return out if needs_weights else (out, None)
 
     def _check_memory(self, ptr: Tensor, placement: Placement, memory: Tensor | None,
@@ -351,13 +354,11 @@ def _terms(graph: BipartiteGraph | PairMask, source: GraphSource | None,
            edge_bias: Tensor | None) -> LogitTerms:
     if isinstance(graph, PairMask) or source is None:
         return LogitTerms(edge_bias)
-    terms = terms_on(graph, source)
-    if edge_bias is None:
-        return terms
-    if terms.bias is not None:
-        edge_bias = (edge_bias.unsqueeze(-1).flatten(1) + terms.bias.unsqueeze(-1).flatten(1)
-                     ).squeeze(1)
-    return terms._replace(bias=edge_bias)
+    terms = source.logit_terms(graph)
+    bias = terms.get('edge_bias', edge_bias)
+    if bias is not edge_bias and edge_bias is not None:
+        bias = (edge_bias.unsqueeze(-1).flatten(1) + bias.unsqueeze(-1).flatten(1)).squeeze(1)
+    return LogitTerms(bias, terms.get('edge_gate'))
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:

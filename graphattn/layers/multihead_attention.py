@@ -23,7 +23,7 @@ from graphattn._checks import (
     is_float,
 )
 from graphattn._explained import Explained
-from graphattn._tensors import cache_host_copies, is_one
+from graphattn._tensors import is_one
 from graphattn.graphs.masks import is_above_lowest
 from graphattn.layers.graph_attention import check_source
 from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
@@ -134,7 +134,6 @@ class MultiheadAttention(nn.MultiheadAttention, Explained):
         # forward.
         self._qkv_same_embed_dim = False
 
-    @cache_host_copies
     def forward(
         self,
         query: Tensor,

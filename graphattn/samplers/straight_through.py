@@ -108,15 +108,11 @@ class _ZeroOfClampedGradient(torch.autograd.Function):
 
 def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
     # the tensor [num_edges] whose gradient reaches the probabilities
-    if isinstance(edge_prob, BipartiteGraph):
-        return _gate(edge_prob)
-    check_floating(edge_prob=edge_prob)
-    check_shape('edge_prob', edge_prob, ('num_edges',))
-    return edge_prob
-
-
-def _gate(graph: BipartiteGraph) -> Tensor:
-    gate = graph.edge_gate
+    if not isinstance(edge_prob, BipartiteGraph):
+        check_floating(edge_prob=edge_prob)
+        check_shape('edge_prob', edge_prob, ('num_edges',))
+        return edge_prob
+    gate = edge_prob.edge_gate
     if gate is None:
         raise ValueError("'graph' must have edge_prob, which receives the gradient; pass "
                          "graph.with_edge_prob(edge_prob)")
@@ -159,7 +155,7 @@ def density_penalty(graph: BipartiteGraph) -> Tensor:
         (0.5, (tensor([0.2500, 0.2500]),))
     """
     check_kind('graph', graph, BipartiteGraph)
-    gate = _gate(graph)
+    gate = _carrier(graph)
     num_pairs = graph.segments.pairs_per_segment()
     edge_share = 1 / (num_pairs.clamp(min=1).double() * graph.num_segments)
     dtype = torch.promote_types(gate.dtype, torch.float32)

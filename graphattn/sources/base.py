@@ -34,11 +34,13 @@ class GraphSource(nn.Module, Explained, ABC):
             (:func:`graphattn.layers.fold_heads`): the returned graph has ``heads`` times as many
             nodes, and begins with the sequences of head 0.
         heads (int, optional): Number of heads that the source requires; ``None`` allows any number.
+        head_channels (int or str): Size of a head that the source requires; a str allows any size.
         max_length (int, optional): Maximum number of tokens of a sequence; unlimited if ``None``.
     """
 
     per_head: bool = False
     heads: int | None = None
+    head_channels: int | str = 'head_channels'
     max_length: int | None = None
 
     @abstractmethod
@@ -127,10 +129,13 @@ class GraphSource(nn.Module, Explained, ABC):
         """Raise an error unless queries and keys, and the pointers to their sequences, are valid
         arguments of :meth:`forward`."""
         check_floating(query=query, key=key)
-        if self.heads is not None:
-            check_shape('query', query, ('num_tokens', self.heads, 'head_channels'),
-                        ', with the heads of the source')
-        check_on('key', key, query.device, "'query'")
+        # if heads share keys, there may be fewer heads of keys
+        for name, x in (('query', query), ('key', key))[:1 + self.per_head]:
+            if self.heads is not None:
+                check_shape(name, x, ('num_tokens', self.heads, self.head_channels),
+                            ', with the heads and channels of the source')
+        if key.device != query.device:
+            check_on('key', key, query.device, "'query'")
         if key_ptr is None and key.size(0) != query.size(0):
             raise ValueError(f"'key' must have {query.size(0)} tokens, the tokens of 'query' (got "
                              f"{key.size(0)}); pass 'key_ptr' if the keys are other tokens than "

@@ -16,9 +16,9 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn._tensors import cache_host_copies, host_copy, outside_transforms, unwrap
+from graphattn._tensors import host_copy, outside_transforms, unwrap
 from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.shard import Shard, shard_of
+from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout
 from graphattn.graphs.pair_mask import PairMask
@@ -155,7 +155,6 @@ class LearnedMaskSource(GraphSource):
         """Draw the logits of all mask values from a normal distribution."""
         nn.init.normal_(self.logit, std=self.init_std)
 
-    @cache_host_copies
     def forward(
         self,
         query: Tensor,
@@ -173,9 +172,8 @@ class LearnedMaskSource(GraphSource):
                              "without 'memory'")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
-        shard = shard_of(placement)
-        if shard is not None:
-            return self._rows(shard)
+        if placement is not LOCAL:
+            return self._rows(check_shard(placement))
         if self.mode == 'soft':
             return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop)
         if not self.training:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphattn._checks import check_floating, check_kind, check_number, check_ptr, check_shape
-from graphattn._tensors import host_copy, index_dtype, unwrap
+from graphattn._tensors import accumulated, host_copy, index_dtype, unwrap
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import PairLayout
 from graphattn.graphs.segments import Segments
@@ -46,8 +46,8 @@ class MaskGraph(BipartiteGraph):
         self.values, self.layout, self.edge_bias = values, layout, None
         if values.requires_grad and torch.is_grad_enabled():
             # Gradients are summed over the edges of a value in at least float32.
-            exact = values.to(torch.promote_types(values.dtype, torch.float32))
-            bias = F.pad(logit_drop * (exact - 1), (0, 1))  # last column: pairs that are always on
+            bias = logit_drop * (accumulated(values) - 1)
+            bias = F.pad(bias, (0, 1))  # last column: pairs that are always on
             self.edge_bias = bias.flatten().index_select(0, value)
 
     def norm(self) -> Tensor:

@@ -19,9 +19,9 @@ from graphattn._checks import (
     check_ptr,
     check_seed,
 )
-from graphattn._tensors import cache_host_copies, host_copy, index_dtype
+from graphattn._tensors import host_copy, index_dtype
 from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.shard import Shard, shard_of
+from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.cache import GRAPHS, is_value
 from graphattn.graphs.complete import CompleteGraph
 from graphattn.graphs.from_pyg import Edges
@@ -98,7 +98,6 @@ class PatternSource(GraphSource):
         self._is_value = is_value(self._parts)
         self._is_full = all(type(pattern) is Full for pattern in self.patterns)
 
-    @cache_host_copies
     def forward(
         self,
         query: Tensor,
@@ -112,9 +111,8 @@ class PatternSource(GraphSource):
         self.check_tokens(query, key, ptr, key_ptr)
         if generator is not None:
             check_generator(generator)
-        shard = shard_of(placement)
-        if shard is not None:
-            return self.shard_graph(shard, generator)
+        if placement is not LOCAL:
+            return self.shard_graph(check_shard(placement), generator)
         if key_ptr is not None:
             return self._beside(ptr, key_ptr, generator)
         if torch.compiler.is_compiling() and self._expressions is not None:
