@@ -18,8 +18,7 @@ from graphattn.functional.recursion import is_one_hop
 from graphattn.functional.shard import Shard, check_edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import segment_of
-from graphattn.placement.cache import Cache, Kept
-from graphattn.placement.divided_cache import DividedCache, NewRows, Part
+from graphattn.placement.cache import Cache, DividedCache, Kept, NewRows, Part
 from graphattn.placement.exchange import Halo, requested, sent_to_all
 from graphattn.placement.messages import all_gather
 from graphattn.placement.overlap import counts_before

@@ -34,7 +34,9 @@ def check_arguments(
     """Check the arguments of :func:`edge_attention`, and return bias and gate for kernels."""
     # each [num_edges, heads or 1] or None; num_keys differs from the graph's if a placement fetches
     # keys later
-    _check_graph(graph)
+    if not isinstance(graph, BipartiteGraph):
+        check_graph(graph)
+    graph.check_unchanged()
     num_keys = graph.num_keys if num_keys is None else num_keys
     _check_nodes(query, key, value, (graph.num_queries, num_keys), graph.device, 'the graph')
     if edge_bias is edge_gate is None:
@@ -79,17 +81,9 @@ def _check_nodes(query: Tensor, key: Tensor, value: Tensor, sizes: tuple[int, in
                     ", with the heads of 'key'")
 
 
-def _check_graph(graph: BipartiteGraph) -> None:
-    if not isinstance(graph, BipartiteGraph):
-        if isinstance(graph, PairMask):
-            raise TypeError("'graph' must be a BipartiteGraph (got a PairMask, a soft mask without "
-                            "edges); call pair_attention for a PairMask")
-        check_graph(graph)
-    graph.check_unchanged()
-
-
 def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
-    _check_graph(graph)
+    check_graph(graph)
+    graph.check_unchanged()
     check_square(graph)
     check_floating(value=value, alpha=alpha)
     check_shape('value', value, (graph.num_queries, 'heads', 'channels'))

@@ -29,13 +29,16 @@ class CompleteGraph(BipartiteGraph):
         self._num_keys, self._segments, self.is_listed = num_keys, segments, is_listed
         self._edge_prob = self._csc = self._block_mask = None
         self._is_reordered = False
-        self._versions = None if is_traced(self._indptr) else self._current_versions()
+        self._held = [] if is_traced(self._indptr) else self._with_versions()
 
     @cached_property
     def _key(self) -> Tensor:
         # Listed when first read, because dense attention does not need the edges.
         with outside_transforms():  # later callers may train with the graph
-            return self._list_keys()
+            key = self._list_keys()
+        if not is_traced(key):
+            self._held.append((key, key._version))
+        return key
 
     def _list_keys(self) -> Tensor:
         of_query = self._segments.of_queries(self.num_queries)

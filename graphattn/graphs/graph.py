@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from reprlib import repr as short
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,14 @@ from graphattn._checks import (
     check_size,
     check_square,
 )
-from graphattn._tensors import is_traced, narrow, out_of_inference, outside_transforms, row_pointer
+from graphattn._tensors import (
+    constant_of,
+    is_traced,
+    narrow,
+    out_of_inference,
+    outside_transforms,
+    row_pointer,
+)
 from graphattn.graphs import (
     batching,
     conversions,
@@ -34,21 +42,20 @@ from graphattn.graphs import (
     picture,
     points,
     pyg_data,
-    saved,
-    sets,
 )
 from graphattn.graphs.block_mask import tensors_of_block_mask, to_block_mask
-from graphattn.graphs.edge_prob import constant_of
 from graphattn.graphs.pairs import (
     csc_of_rows,
     find_pairs,
     find_rows,
     is_ascending,
+    merge_rows,
     number_pairs,
     rows_of_pairs,
     sort_pairs,
 )
 from graphattn.graphs.segments import Segments
+from graphattn.utils.building import check_stored
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -151,7 +158,7 @@ class BipartiteGraph:
         self._is_reordered = is_reordered
         self._csc: tuple[Tensor, Tensor, Tensor] | None = None
         self._block_mask: BlockMask | None = None
-        self._versions = None if is_traced(self._key) else self._current_versions()
+        self._held = [] if is_traced(self._key) else self._with_versions()
 
     @staticmethod
     def _of(*parts: Any) -> BipartiteGraph:
@@ -412,18 +419,33 @@ class BipartiteGraph:
         This check is needed because compiled loops do not check bounds. With a changed tensor, a
         loop could read outside of its arrays. Changes through ``.data`` are not detected.
         """
-        if self._versions is None or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return
-        if self._versions != self._current_versions():
+        if any(part._version != version for part, version in self._held):
             raise ValueError("'graph' must not be modified, because graphs are immutable (got a "
                              "graph whose tensors were modified in place); build another graph "
                              "from the modified edges")
 
     # Set algebra #####################################################################
 
-    __or__ = sets.union
-    __and__ = sets.intersection
-    __sub__ = sets.difference
+    def __or__(self, other: BipartiteGraph) -> BipartiteGraph:
+        """Return the graph of the edges that are in at least one of both graphs. Set operations
+        drop ``edge_prob``, because the probabilities are not valid for the result."""
+        self._check_same_shape(other, '|')
+        merged = merge_rows(self.csr, other.csr)
+        if merged is not None:
+            return self._of(*merged, self._num_keys, self._segments, None)
+        return self._with_pairs(sort_pairs(torch.cat([self._pairs(), other._pairs()])))
+
+    def __and__(self, other: BipartiteGraph) -> BipartiteGraph:
+        """Return the graph of the edges that are in both graphs."""
+        self._check_same_shape(other, '&')
+        return self._with_pairs(self._pairs()[self.isin(other)])
+
+    def __sub__(self, other: BipartiteGraph) -> BipartiteGraph:
+        """Return the graph of the edges that this graph has and ``other`` does not have."""
+        self._check_same_shape(other, '-')
+        return self._with_pairs(self._pairs()[~self.isin(other)])
 
     def isin(self, other: BipartiteGraph) -> Tensor:
         """Return bool ``[num_edges]``: whether ``other`` has each edge of this graph."""
@@ -548,11 +570,20 @@ class BipartiteGraph:
     # Internals #######################################################################
 
     def __getstate__(self) -> dict[str, Any]:
-        return saved.state_of(self)
+        key = self._key
+        key = key.view(torch.int16) if key.dtype == torch.uint16 else key  # torch pickles no uint16
+        edge_prob = None if self.edge_prob is None else self.edge_prob.detach()
+        return dict(zip(_SAVED, (self._indptr, key, self.num_keys, *self._segments.ptrs, edge_prob,
+                                 self.is_reordered)))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        # Files may be untrusted.
+        if not isinstance(state, dict) or state.keys() != set(_SAVED):
+            raise ValueError(f"the saved graph must contain {', '.join(_SAVED)} (got "
+                             f"{short(state)}); save the graph again with this version of "
+                             f"graphattn")
         try:
-            self._fill(*saved.parts_of(state))
+            self._fill(*_parts_of(state))
             self._validate_values()
         except TypeError as error:  # in a file, the type of a field is one of its values
             raise ValueError(f'the saved graph is damaged: {error}') from error
@@ -564,11 +595,11 @@ class BipartiteGraph:
         return self._of(*rows_of_pairs(pair, self.num_queries, self.num_keys), self.num_keys,
                         self._segments, None)
 
-    def _current_versions(self) -> list[int]:
-        # A subclass may list its keys later. New keys have the version 0.
+    def _with_versions(self) -> list[tuple[Tensor, int]]:
+        # the tensors that must not change; a subclass may list its keys later
         parts = self._indptr, vars(self).get('_key'), *self._segments.ptrs, self._edge_prob
-        return [part._version if isinstance(part, Tensor) and not part.is_inference() else 0
-                for part in parts]
+        return [(part, part._version) for part in parts
+                if isinstance(part, Tensor) and not part.is_inference()]
 
     def _same_shape(self, other: BipartiteGraph) -> bool:
         return ((self.num_queries, self.num_keys) == (other.num_queries, other.num_keys)
@@ -593,12 +624,30 @@ class BipartiteGraph:
 
 
 torch.serialization.add_safe_globals([BipartiteGraph])  # loading validates them
+_SAVED = 'indptr', 'key', 'num_keys', 'query_ptr', 'key_ptr', 'edge_prob', 'is_reordered'
+
+
+def _parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
+    # as the arguments of BipartiteGraph._fill; values of edges and segments are not checked
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            check_stored(name, value)
+    indptr, key, num_keys, query_ptr, key_ptr, edge_prob, is_reordered = map(state.get, _SAVED)
+    if isinstance(key, Tensor) and key.dtype == torch.int16:
+        key = key.view(torch.uint16)
+    check_size('num_keys', num_keys)
+    check_rows(indptr, key, num_keys)
+    check_num_pairs(indptr.numel() - 1, num_keys)
+    segments = Segments.of(query_ptr, key_ptr, (indptr.numel() - 1, num_keys), key.device)
+    check_bool(is_reordered=is_reordered)
+    return indptr.contiguous(), key.contiguous(), num_keys, segments, edge_prob, is_reordered
 
 
 def check_graph(graph: BipartiteGraph) -> None:
     """Raise an error that says how to build a graph, unless ``graph`` is one."""
     if not isinstance(graph, BipartiteGraph):
-        cure = ('pass pattern.build(num_tokens) for a pattern' if hasattr(graph, 'build') else
+        cure = ('call pair_attention for a soft mask' if hasattr(graph, 'logit_drop') else
+                'pass pattern.build(num_tokens) for a pattern' if hasattr(graph, 'build') else
                 'build a graph with BipartiteGraph.from_edge_index, from_mask, from_scipy or '
                 'from_networkx')
         raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); {cure}")

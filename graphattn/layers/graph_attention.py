@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,17 +23,12 @@ from graphattn._explained import Explained
 from graphattn._tensors import host_copy, is_traced
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.folding import repeat_heads
-from graphattn.functional.recursion import check_recompute
+from graphattn.functional.recursion import check_hops, check_recompute, check_teleport
 from graphattn.functional.shard import check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.checkpointed import recomputed
 from graphattn.layers.edge_attention import EdgeAttention
-from graphattn.layers.learned_teleport import (
-    check_diffusion,
-    reset_teleport,
-    teleport_parameter,
-)
 from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Pattern
@@ -373,3 +370,30 @@ def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens
         raise ValueError(f"'graph' must have the sequences of 'ptr' as segments, once for each of "
                          f"{fitting[-1]} heads (got {name} {own.tolist()} and ptr "
                          f"{ptr.tolist()}); build the graph with query_ptr=ptr")
+
+
+def check_diffusion(hops: int | float, teleport: float | Sequence[float],
+                    learn_teleport: bool) -> None:
+    """Raise unless the hops and the teleport of a layer are valid."""
+    check_bool(learn_teleport=learn_teleport)
+    check_hops(hops)
+    check_teleport(teleport, hops)
+    if learn_teleport and (isinstance(teleport, Sequence) or not 0. < teleport < 1.):
+        raise ValueError(f"'teleport' must be a number above 0 and below 1 with "
+                         f"learn_teleport=True, because learning starts from this number (got "
+                         f"{teleport})")
+
+
+def teleport_parameter(teleport: float, heads: int, device: torch.device | None = None,
+                       dtype: torch.dtype | None = None) -> nn.Parameter:
+    """Return the logit of a learned teleport in each head, ``[heads]``, initially of
+    ``teleport``."""
+    parameter = nn.Parameter(torch.empty(heads, device=device, dtype=dtype))
+    reset_teleport(parameter, teleport)
+    return parameter
+
+
+def reset_teleport(parameter: nn.Parameter | None, teleport: float) -> None:
+    """Set ``parameter``, unless it is None, to the logit of ``teleport`` for all heads."""
+    if parameter is not None:
+        nn.init.constant_(parameter, math.log(teleport) - math.log1p(-teleport))

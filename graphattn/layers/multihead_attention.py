@@ -25,8 +25,7 @@ from graphattn._checks import (
 from graphattn._explained import Explained
 from graphattn._tensors import is_one
 from graphattn.graphs.masks import is_above_lowest
-from graphattn.layers.graph_attention import check_source
-from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
+from graphattn.layers.graph_attention import check_diffusion, check_source, teleport_parameter
 from graphattn.layers.padded import (
     PairRules,
     attend_padded,

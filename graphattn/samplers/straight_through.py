@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_choice, check_floating, check_kind, check_shape
-from graphattn.graphs.edge_prob import constant_of
+from graphattn._tensors import constant_of
 from graphattn.graphs.graph import BipartiteGraph
 
 __all__ = ['ESTIMATORS', 'density_penalty', 'straight_through']

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphattn._tensors import constant_of
 from graphattn.functional.probability import probability_of_edges
 from graphattn.graphs.as_tensors import register_as_tensors
-from graphattn.graphs.edge_prob import constant_of
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.samplers import FactorModel
 
