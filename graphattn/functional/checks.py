@@ -19,7 +19,7 @@ from graphattn._checks import (
 )
 from graphattn.graphs.graph import BipartiteGraph, check_graph
 from graphattn.graphs.pair_mask import MaskedPairs, PairMask
-from graphattn.ops import ProjectedFeatures
+from graphattn.ops import LogitTerms, ProjectedFeatures
 
 
 def check_arguments(
@@ -101,21 +101,13 @@ def check_square(graph: BipartiteGraph) -> None:
                          f"{graph})")
 
 
-def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
-    """Check ``scale`` and ``dropout_p``, and return ``scale`` or its default."""
-    check_scale_and_dropout(scale, dropout_p)
-    return scale_of(query) if scale is None else scale
-
-
-def check_scale_and_dropout(scale: float | None, dropout_p: float) -> None:
-    check_dropout(dropout_p=dropout_p)
-    if scale is not None:
-        check_number('scale', scale, 'finite')
-
-
-def check_softcap(softcap: float | None) -> None:
-    if softcap is not None:
-        check_number('softcap', softcap, 'positive and finite')
+def check_terms(terms: LogitTerms) -> None:
+    """Check the numbers among ``terms``."""
+    check_dropout(dropout_p=terms.dropout_p)
+    if terms.scale is not None:
+        check_number('scale', terms.scale, 'finite')
+    if terms.softcap is not None:
+        check_number('softcap', terms.softcap, 'positive and finite')
 
 
 def check_sink(sink: Tensor, query: Tensor) -> Tensor:

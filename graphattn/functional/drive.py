@@ -154,16 +154,9 @@ def drive(
         terms = terms._replace(features=EdgeFeatures(at_query, features.attr))
     if is_plain:
         out, weight = _one_hop(query, key, value, graph, terms, placement, backend, needs_weights)
-    elif placement.has_all_values:
-        out, weight = _several_hops(query, key, value, graph, terms, hops, teleport, backend,
-                                    needs_weights)
     else:
-        kernel = _weighing(backend, query, value)
-        with without_autocast(graph.device):
-            key = repeat_heads(placement.keys(key), query.size(1))
-            weight = weigh(kernel, query, key, graph, terms)
-            out = _placed_hops(kernel, weight, repeat_heads(value, query.size(1)), graph, hops,
-                               teleport, placement)
+        out, weight = _several_hops(query, key, value, graph, terms, hops, teleport, placement,
+                                    backend, needs_weights)
     if features is None:
         out = placement.put(out)
     else:
@@ -240,33 +233,27 @@ def _one_hop(
 
 
 def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
-                  terms: LogitTerms, hops: int | float, teleport: Teleport,
+                  terms: LogitTerms, hops: int | float, teleport: Teleport, placement: Placement,
                   backend: str | Backend, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
-    check_square(graph)
-    key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
+    value = repeat_heads(value, query.size(1))
     spread = spread_teleport(teleport, hops, value)
-    kernel = _weighing(backend, query, value)
-    is_plain = len(spread) > 0 and hops != math.inf and not needs_weights
+    kernel = backend if isinstance(backend, Backend) else choose_weighing(
+        backend, query.device, max(query.size(-1), value.size(-1)))
     with without_autocast(graph.device):
-        if is_plain and kernel.diffused_attention is not None:
-            return kernel.diffused_attention(query, key, value, graph, spread, terms), None
-        weight = weigh(kernel, query, key, graph, terms)
-    return diffuse_along(kernel, weight, value, graph, spread, hops), weight
-
-
-def _placed_hops(kernel: Backend, weight: Tensor, value: Tensor, graph: BipartiteGraph, hops: int,
-                 teleport: Teleport, placement: Placement) -> Tensor:
-    # before each hop, ``placement`` fetches the values of all keys
-    hop, spread = count(), spread_teleport(teleport, hops, value)
-    return diffuse(
-        lambda weight, z: kernel.weighted_sum(weight, placement.values(z, next(hop)), graph),
-        weight, accumulated(value), spread.unsqueeze(-1), to_the_limit=False).to(value.dtype)
-
-
-def _weighing(backend: str | Backend, query: Tensor, value: Tensor) -> Backend:
-    if isinstance(backend, Backend):
-        return backend
-    return choose_weighing(backend, query.device, max(query.size(-1), value.size(-1)))
+        key = repeat_heads(placement.keys(key), query.size(1))
+        if placement.has_all_values:
+            check_square(graph)
+            is_plain = len(spread) > 0 and hops != math.inf and not needs_weights
+            if is_plain and kernel.diffused_attention is not None:
+                return kernel.diffused_attention(query, key, value, graph, spread, terms), None
+            weight = weigh(kernel, query, key, graph, terms)
+            return diffuse_along(kernel, weight, value, graph, spread, hops), weight
+        weight, hop = weigh(kernel, query, key, graph, terms), count()
+        # before each hop, ``placement`` fetches the values of all keys
+        out = diffuse(
+            lambda weight, z: kernel.weighted_sum(weight, placement.values(z, next(hop)), graph),
+            weight, accumulated(value), spread.unsqueeze(-1), to_the_limit=False)
+        return out.to(value.dtype), weight
 
 
 def weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,

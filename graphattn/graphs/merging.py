@@ -18,7 +18,6 @@ from graphattn._checks import (
 from graphattn.graphs.pairs import (
     first_of_each,
     number_pairs,
-    order_pairs,
     rows_of_edges,
     rows_of_pairs,
     sort_pairs,
@@ -91,7 +90,7 @@ def from_edge_index(
     segments = Segments.of(query_ptr, key_ptr, sizes, edge_index.device)
     given = number_pairs(*plain(edge_index), num_keys)
     if return_perm or edge_prob is not None:
-        perm = order_pairs(given, num_queries * num_keys)
+        perm = given.argsort(stable=True)
         pair = given[perm]
         is_first = first_of_each(pair)
         if return_perm and not bool(is_first.all()):

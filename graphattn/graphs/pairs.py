@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -69,19 +68,6 @@ def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor
         return torch.from_numpy(indptr), torch.from_numpy(number - query * num_keys)
     first_pair = torch.arange(num_queries + 1, device=pair.device).mul_(num_keys)
     return torch.searchsorted(pair, first_pair), pair.remainder(max(num_keys, 1))
-
-
-def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
-    """Return the stable permutation that sorts numbers, all below ``num_pairs``."""
-    if not _is_numpys(pair) or sys.byteorder != 'little':
-        return torch.argsort(pair, stable=True)
-    # This is a radix sort by 16 bits at a time, lowest bits first. numpy sorts 16 bits without
-    # comparisons.
-    digits = pair.contiguous().numpy().view(np.uint16).reshape(-1, 4)
-    order = np.argsort(digits[:, 0], kind='stable')
-    for digit in range(1, max(num_pairs - 1, 0).bit_length() + 15 >> 4):
-        order = order[np.argsort(digits[order, digit], kind='stable')]
-    return torch.from_numpy(order)
 
 
 def rows_of_edges(

@@ -21,7 +21,7 @@ from graphattn._tensors import host_copy, narrow, outside_transforms, unwrap, wi
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.graphs.pairs import merge_row_ranges, order_pairs, sort_numbers
+from graphattn.graphs.pairs import merge_row_ranges, sort_numbers
 from graphattn.graphs.segments import segment_of
 from graphattn.patterns import Causal, Pattern, parse
 from graphattn.patterns.layouts import ranges
@@ -242,7 +242,7 @@ def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor],
                         for part, each in zip(clusters, ptrs))
     num_groups = num_sequences * int(sizes.sum())
     node = heads[:, None] * num_keys + torch.arange(num_keys, device=device)
-    grouped = node.flatten()[order_pairs(of_key.flatten(), num_groups)]
+    grouped = node.flatten()[of_key.flatten().argsort(stable=True)]
     group_ptr = _pointer(of_key.flatten().bincount(minlength=num_groups))
 
     is_present = of_query.flatten().bincount(minlength=num_groups) > 0
