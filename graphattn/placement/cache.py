@@ -69,9 +69,7 @@ class Kept:
     def put(self, name: str, place: Tensor, new: Tensor, num_places: int) -> Tensor:
         """Write rows into the cached tensor ``name``, and return its first ``num_places`` rows."""
         # names: 'key', or 'hop 0', 'hop 1', ... for values; place: index of each new row, int64
-        kept = self._tensors.get(name)
-        if kept is None:
-            kept = self._tensors[name] = _zeros(num_places, new)
+        kept = self._tensors.get(name, new[:0])
         if kept.shape[1:] != new.shape[1:]:
             raise ValueError(f"'ptr' must belong to a cache with the [heads, channels] of the "
                              f"layer, {tuple(new.shape[1:])} (got {tuple(kept.shape[1:])}); create "
@@ -79,22 +77,14 @@ class Kept:
         if kept.dtype != new.dtype:
             raise TypeError(f"'ptr' must belong to a cache with the dtype of the layer, "
                             f"{new.dtype} (got {kept.dtype}); create another KeyValueCache")
-        if len(kept) < num_places:
-            kept = self._tensors[name] = _grown(kept, max(num_places, 2 * len(kept)))
+        if len(kept) < num_places or name not in self._tensors:
+            # What is created in inference mode is read-only outside of it, but later calls write.
+            with torch.inference_mode(False):
+                grown = kept.new_zeros(max(num_places, 2 * len(kept)), *kept.shape[1:])
+            grown[:len(kept)] = kept
+            kept = self._tensors[name] = grown
         kept[place] = new
         return kept[:num_places]
-
-
-def _zeros(num_rows: int, like: Tensor) -> Tensor:
-    # A tensor that is created in inference mode is read-only outside of it, but later calls write.
-    with torch.inference_mode(False):
-        return like.new_zeros(num_rows, *like.shape[1:])
-
-
-def _grown(x: Tensor, num_rows: int) -> Tensor:
-    grown = _zeros(num_rows, x)
-    grown[:len(x)] = x
-    return grown
 
 
 class DividedCache(Exchange):

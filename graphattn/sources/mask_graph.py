@@ -36,8 +36,9 @@ class MaskGraph(BipartiteGraph):
         check_number('logit_drop', logit_drop, 'positive and finite')
         check_ptr('ptr', ptr, None, values.device)
         is_on = unwrap(values)
-        if not bool(((is_on == 0) | (is_on == 1)).all()):
-            raise ValueError(f"'values' must contain only 0 and 1 (got {_first_soft(is_on)}); use "
+        others = is_on[(is_on != 0) & (is_on != 1)]
+        if others.numel():
+            raise ValueError(f"'values' must contain only 0 and 1 (got {float(others[0])}); use "
                              f"PairMask for other weights of pairs")
         lengths = host_copy(ptr).diff().tolist()
         indptr, key, value = _edges(layout, is_on > 0, lengths)
@@ -67,7 +68,11 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
     # Values of head h have the indices h * (num_values + 1) and following; the last of them is for
     # pairs that are always on.
     heads, num_tokens, width = len(is_on), sum(lengths), layout.num_values + 1
-    rows = {length: _rows_of_heads(layout, is_on, length) for length in set(lengths)}
+    rows = {}
+    for length in set(lengths):
+        degree, key, value = layout.rows(is_on, length)
+        num_pairs = degree.sum(dim=1).tolist()
+        rows[length] = [*zip(degree, key.split(num_pairs), value.split(num_pairs))]
     segments = [(head, length, *rows[length][head]) for head in range(heads) for length in lengths]
     start = torch.zeros(1, dtype=torch.long, device='cpu')
     indptr = torch.cat([start, *(degree for _, _, degree, *_ in segments)]).cumsum(0)
@@ -82,14 +87,3 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
         torch.add(segment_value, head * width, out=value[edges])
         first_key += length
     return indptr, key, value
-
-
-def _rows_of_heads(layout: PairLayout, is_on: Tensor,
-                   length: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    degree, key, value = layout.rows(is_on, length)
-    num_pairs = degree.sum(dim=1).tolist()
-    return [*zip(degree, key.split(num_pairs), value.split(num_pairs))]
-
-
-def _first_soft(values: Tensor) -> float:
-    return float(values[(values != 0) & (values != 1)][0])

@@ -127,7 +127,7 @@ def compare(graph: BipartiteGraph, *, num_kv_heads: int = HEADS, dtype=torch.dou
 
     def attend(shard, is_plain: bool) -> tuple[list[Tensor], Exchange]:
         leaves = leaves_of(dtype, own)
-        shard.halos.set_given(rows)
+        shard.halos.given[rows] = True
         placement = shard.place(parallel.module.layer.attention, leaves[1], rows, owners,
                                 hops=1, teleport=0., dropout_p=dropout_p)
         if is_plain:
@@ -250,7 +250,7 @@ def wait_for_one_another(world: int) -> None:
 
     def attend(shard) -> None:
         rows = rows_of(graph, is_own)
-        shard.halos.set_given(rows)
+        shard.halos.given[rows] = True
         out, _ = drive(*nodes, rows, LogitTerms(scale=None), 1, 0., shard.place(
             parallel.module.layer.attention, nodes[1], rows, None, hops=1, teleport=0.,
             dropout_p=0.), backend=kernel)
