@@ -47,7 +47,7 @@ def check_integers(name: str, tensor: Tensor) -> None:
         hint = ('' if not isinstance(tensor, Tensor) else f'; pass {name}.long()'
                 if tensor.dtype != torch.bool else '; pass mask.nonzero().T.flip(0) for a mask '
                 '[query, key], or call BipartiteGraph.from_mask')
-        raise TypeError(f"'{name}' must be an int64 Tensor (got {_kind(tensor)}){hint}")
+        raise TypeError(f"'{name}' must be an int64 Tensor (got {kind_of(tensor)}){hint}")
     check_strided(name, tensor)
 
 
@@ -146,11 +146,12 @@ def check_floating(**tensors: Tensor) -> None:
         if not isinstance(tensor, Tensor) or not is_float(tensor.dtype):
             hint = '; pass data.x' if hasattr(tensor, 'stores') else ''  # PyG's Data and its kin
             raise TypeError(f"'{name}' must be a Tensor of float16, bfloat16, float32 or float64 "
-                            f"(got {_kind(tensor)}){hint}")
+                            f"(got {kind_of(tensor)}){hint}")
         check_strided(name, tensor)
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """Return the dtype of a tensor, or the type of another object, for an error."""
     return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
@@ -200,7 +201,8 @@ def check_features(x: Tensor, channels: int, layer: nn.Module, name: str = 'x') 
     """Raise an error unless ``x`` is a floating Tensor ``[num_tokens, channels]`` with the device
     and dtype of ``layer``."""
     check_floating(**{name: x})
-    check_shape(name, x, ('num_tokens', channels))
+    if x.dim() != 2 or x.size(1) != channels:
+        check_shape(name, x, ('num_tokens', channels))
     check_place(name, x, layer)
 
 
@@ -232,7 +234,7 @@ def check_ids(name: str, ids: Tensor, num_ids: int, device: torch.device) -> Non
 
 def check_on_edges(name: str, values: Tensor, num_edges: int) -> None:
     if not isinstance(values, Tensor) or values.is_complex():
-        raise TypeError(f"'{name}' must be a Tensor of real numbers (got {_kind(values)})")
+        raise TypeError(f"'{name}' must be a Tensor of real numbers (got {kind_of(values)})")
     check_strided(name, values)
     check_has_numbers(name, values)
     check_shape(name, values, (num_edges,), ', one value for each edge')

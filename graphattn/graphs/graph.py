@@ -24,13 +24,13 @@ from graphattn._checks import (
     check_segments_of_rows,
     check_size,
     check_square,
+    kind_of,
 )
 from graphattn._tensors import (
     constant_of,
     is_traced,
     narrow,
     out_of_inference,
-    outside_transforms,
     row_pointer,
 )
 from graphattn.graphs import (
@@ -43,7 +43,7 @@ from graphattn.graphs import (
     points,
     pyg_data,
 )
-from graphattn.graphs.block_mask import tensors_of_block_mask, to_block_mask
+from graphattn.graphs.block_mask import to_block_mask
 from graphattn.graphs.pairs import (
     csc_of_rows,
     find_pairs,
@@ -58,7 +58,6 @@ from graphattn.graphs.segments import Segments
 from graphattn.utils.building import check_stored
 
 if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
     from torch_geometric import EdgeIndex
 
 
@@ -82,8 +81,8 @@ class BipartiteGraph:
     devices. A copy has the values of ``edge_prob`` without a gradient.
 
     The graph stores CSR rows (:attr:`csr`). An edge takes 2 bytes if there are up to 65,536 keys,
-    and 4 bytes if there are more. The order by key (:attr:`csc`) and tiles (:attr:`block_mask`) are
-    cached on first use; all other properties are computed on access.
+    and 4 bytes if there are more. The order by key (:attr:`csc`) is cached on first use; all other
+    properties are computed on access.
 
     Args:
         edge_index (Tensor): int64 ``[2, num_edges]``, key over query, sorted by query and then by
@@ -157,7 +156,6 @@ class BipartiteGraph:
                                                                     Tensor) else edge_prob
         self._is_reordered = is_reordered
         self._csc: tuple[Tensor, Tensor, Tensor] | None = None
-        self._block_mask: BlockMask | None = None
         self._held = [] if is_traced(self._key) else self._with_versions()
 
     @staticmethod
@@ -249,15 +247,6 @@ class BipartiteGraph:
         if not torch.compiler.is_compiling():  # compiled code must not mutate objects
             self._csc = csc = tuple(map(out_of_inference, csc))
         return csc
-
-    @property
-    def block_mask(self) -> BlockMask:
-        """The graph as a ``BlockMask`` of FlexAttention, see :meth:`to_block_mask`, with
-        ``is_compact=True`` except on CPUs. The mask is cached on first use."""
-        if self._block_mask is None:
-            with outside_transforms():
-                self._block_mask = self.to_block_mask(is_compact=self.device.type != 'cpu')
-        return self._block_mask
 
     @property
     def edge_index(self) -> EdgeIndex:
@@ -366,11 +355,8 @@ class BipartiteGraph:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the graph, including :attr:`csc` and :attr:`block_mask` if they are
-        cached."""
+        """Number of bytes of the graph, including :attr:`csc` if it is cached."""
         held = [self._indptr, self._key, *self._segments.ptrs, *(self._csc or ())]
-        if self._block_mask is not None:
-            held += tensors_of_block_mask(self._block_mask)
         held += [self._edge_prob] if isinstance(self._edge_prob, Tensor) else []
         return sum(tensor.nbytes for tensor in held)
 
@@ -462,8 +448,7 @@ class BipartiteGraph:
             keep (Tensor): bool ``[num_edges]``, in the order of :attr:`edge_index`.
         """
         if not isinstance(keep, Tensor) or keep.dtype != torch.bool:
-            kind = keep.dtype if isinstance(keep, Tensor) else type(keep).__name__
-            raise TypeError(f"'keep' must be a Tensor of dtype bool (got {kind})")
+            raise TypeError(f"'keep' must be a Tensor of dtype bool (got {kind_of(keep)})")
         check_on_edges('keep', keep, self.num_edges)
         check_on('keep', keep, self.device, 'the graph')
         before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
@@ -531,7 +516,7 @@ class BipartiteGraph:
             check_edge_prob(edge_prob, self.num_edges, self.device)
         graph = self._of(self._indptr, self._key, self.num_keys, self._segments, edge_prob,
                          self._is_reordered)
-        graph._csc, graph._block_mask = self._csc, self._block_mask
+        graph._csc = self._csc
         return graph
 
     def __repr__(self) -> str:
@@ -568,6 +553,10 @@ class BipartiteGraph:
     reorder = orders.reorder
 
     # Internals #######################################################################
+
+    def reduce_to_plain(self, protocol: int) -> tuple[Any, ...]:
+        """Return how pickle restores a subclass as a plain graph."""
+        return BipartiteGraph, (torch.empty(2, 0, dtype=torch.long), 0), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
         key = self._key

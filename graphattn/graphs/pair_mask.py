@@ -19,11 +19,10 @@ class PairMask:
     (SparseBERT, Eq. 5 and 6)."""
 
     def __init__(self, values: Tensor, layout: PairLayout, *, logit_drop: float = 10.):
-        check_kind('layout', layout, PairLayout)
-        check_floating(values=values)
-        check_shape('values', values, ('heads', layout.num_values), f' for {layout}')
-        check_number('logit_drop', logit_drop, 'positive and finite')
-        _check_range(values.detach())
+        check_values(values, layout, logit_drop)
+        known = values.detach()
+        if not is_traced(known) and not bool((is_in := (known >= 0) & (known <= 1)).all()):
+            raise ValueError(f"'values' must be in [0, 1] (got {float(known[~is_in][0])})")
         self.values, self.layout, self.logit_drop = values, layout, float(logit_drop)
         self._index_of: dict[tuple[PairLayout, int, torch.device], Tensor] = {}
 
@@ -131,9 +130,9 @@ class MaskedPairs:
         return order.to(self.device, non_blocking=True)
 
 
-def _check_range(values: Tensor) -> None:
-    if is_traced(values):
-        return
-    is_valid = (values >= 0) & (values <= 1)
-    if not bool(is_valid.all()):
-        raise ValueError(f"'values' must be in [0, 1] (got {float(values[~is_valid][0])})")
+def check_values(values: Tensor, layout: PairLayout, logit_drop: float) -> None:
+    """Raise unless these can be the arguments of a mask."""
+    check_kind('layout', layout, PairLayout)
+    check_floating(values=values)
+    check_shape('values', values, ('heads', layout.num_values), f' for {layout}')
+    check_number('logit_drop', logit_drop, 'positive and finite')

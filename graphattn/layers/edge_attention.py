@@ -19,12 +19,7 @@ from graphattn._checks import check_bool, check_dropout, check_floating, check_k
 from graphattn._explained import Explained
 from graphattn.functional.checks import check_edge_values, check_terms, scale_of
 from graphattn.functional.drive import LOCAL, Placement, drive
-from graphattn.functional.recursion import (
-    check_hops,
-    check_recompute,
-    check_teleport,
-    is_one_hop,
-)
+from graphattn.functional.recursion import check_hops, check_recompute, check_teleport, is_one_hop
 from graphattn.graphs.from_pyg import SortedEdges, sort_edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms

@@ -201,7 +201,8 @@ class GraphAttention(nn.Module, Explained):
         check_features(x, self.channels, self.lin_query)
         if generator is not None:
             check_generator(generator)
-        check_bool(return_graph=return_graph)
+        if return_graph is not False:
+            check_bool(return_graph=return_graph)
         if (needs_weights := return_attention_weights is not None):
             check_bool(return_attention_weights=return_attention_weights)
         if rotation is not None:

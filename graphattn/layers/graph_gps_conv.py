@@ -10,13 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GPSConv, MessagePassing
 
-from graphattn._checks import (
-    check_bool,
-    check_dropout,
-    check_features,
-    check_kind,
-    check_sides,
-)
+from graphattn._checks import check_bool, check_dropout, check_features, check_kind, check_sides
 from graphattn._explained import Explained
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph

@@ -26,11 +26,7 @@ from graphattn._explained import Explained
 from graphattn._tensors import is_one
 from graphattn.graphs.masks import is_above_lowest
 from graphattn.layers.graph_attention import check_diffusion, check_source, teleport_parameter
-from graphattn.layers.padded import (
-    PairRules,
-    attend_padded,
-    warn_of_zeros_and_ones,
-)
+from graphattn.layers.padded import PairRules, attend_padded, warn_of_zeros_and_ones
 from graphattn.ops import LogitTerms, check_backend
 from graphattn.patterns import Full, Pattern
 from graphattn.placement.padded import PaddedTokens

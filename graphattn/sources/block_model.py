@@ -9,13 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import (
-    check_choice,
-    check_generator,
-    check_number,
-    check_place,
-    check_sides,
-)
+from graphattn._checks import check_choice, check_generator, check_number, check_place, check_sides
 from graphattn._tensors import accumulated
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.shard import Shard, check_shard

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_kind, check_number, check_ptr, check_shape
+from graphattn._checks import check_ptr
 from graphattn._tensors import accumulated, host_copy, index_dtype, unwrap
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import PairLayout
+from graphattn.graphs.pair_mask import check_values
 from graphattn.graphs.segments import Segments
 from graphattn.sources.base import fold_ptr
 
@@ -30,10 +31,7 @@ class MaskGraph(BipartiteGraph):
     # gradients.
     def __init__(self, values: Tensor, layout: PairLayout, ptr: Tensor, *,
                  logit_drop: float = 10.):
-        check_kind('layout', layout, PairLayout)
-        check_floating(values=values)
-        check_shape('values', values, ('heads', layout.num_values), f' for {layout}')
-        check_number('logit_drop', logit_drop, 'positive and finite')
+        check_values(values, layout, logit_drop)
         check_ptr('ptr', ptr, None, values.device)
         is_on = unwrap(values)
         others = is_on[(is_on != 0) & (is_on != 1)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,9 +54,7 @@ class SampledGraph(BipartiteGraph):
             return edge_prob
         return edge_prob.masked_fill(self._edges.isin(self.fixed), 1.)
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
-        no_edges = torch.empty(2, 0, dtype=torch.long)
-        return BipartiteGraph, (no_edges, 0), self.__getstate__()
+    __reduce_ex__ = BipartiteGraph.reduce_to_plain
 
 
 register_as_tensors(SampledGraph)
