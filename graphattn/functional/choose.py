@@ -141,11 +141,12 @@ def _is_faster_dense(query: Tensor, value: Tensor, graph: BipartiteGraph,
         return (graph.num_segments == 1 and guard_or_false(graph.num_edges > 0)
                 and guard_or_false(graph.num_edges == graph.num_pairs)
                 and guard_or_false(_is_short(graph)))
+    if graph.num_edges == 0 or not _is_short(graph):
+        return False
     # consecutive segments of the same length share one call
     more_calls = graph.segments.num_runs - 1 if graph.num_segments > 1 else 0
     fills_calls = graph.num_pairs >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)
-    return graph.num_edges > 0 and _is_short(graph) and (
-        fills_calls or takes_one_call(query, value, graph, terms))
+    return fills_calls or takes_one_call(query, value, graph, terms)
 
 
 def _is_short(graph: BipartiteGraph) -> bool:

@@ -49,12 +49,13 @@ def attention_diffusion(
         graph (BipartiteGraph): A square graph: keys and queries of each segment are the same
             tokens.
         hops (int or float): Number of hops K. ``math.inf`` computes the limit :math:`t (I - (1 - t)
-            A)^{-1} V`, by hops until convergence. The gradients of the limit are computed in the
-            same way, without storing hops. The error of the limit and of its gradients is about
-            :math:`10 \epsilon / (1 - \rho)` times their largest value. Here :math:`\epsilon` is the
-            rounding error of the dtype (of float32 for half precision), and :math:`\rho` is the
-            maximum of :math:`(1 - t) \sum_j |A_{ij}|`. Rounding of the weights alone would cause an
-            error of this size. The gradient of ``teleport`` is a sum of values with this error.
+            A)^{-1} V`, by hops until convergence or, after 200 hops, by GMRES. The gradients of the
+            limit are computed in the same way, without storing hops. The error of the limit and of
+            its gradients is about :math:`10 \epsilon / (1 - \rho)` times their largest value. Here
+            :math:`\epsilon` is the rounding error of the dtype (of float32 for half precision), and
+            :math:`\rho` is the maximum of :math:`(1 - t) \sum_j |A_{ij}|`. Rounding of the weights
+            alone would cause an error of this size. The gradient of ``teleport`` is a sum of values
+            with this error.
         teleport (float, sequence of float or Tensor): Probability in [0, 1]: one number for all
             hops, one number for each hop, or a Tensor broadcastable to ``[hops, num_tokens,
             heads]``, for example with one learned value for each head. Entry k, counted from 0, is
