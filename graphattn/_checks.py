@@ -342,7 +342,6 @@ def check_rows(indptr: Tensor, key: Tensor, num_keys: int | None) -> None:
 
 
 def check_square(graph: BipartiteGraph, operation: str, hint: str = '') -> None:
-    """Raise an error that names ``operation`` unless every segment is square."""
     if not graph.is_square:
         raise ValueError(f"'{operation}' needs equal numbers of keys and queries in each segment "
                          f"(got {graph}){hint}")

@@ -351,8 +351,6 @@ def _hops_of(module: nn.Module) -> Iterator[int | float]:
 
 
 class _Facts(NamedTuple):
-    """Facts that each process tells the others before a step."""
-
     is_right: int = 0  # whether the arguments are valid
     start: int = 0  # the range of its tokens
     stop: int = 0

@@ -94,7 +94,6 @@ def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
 
 
 def check_square(graph: BipartiteGraph) -> None:
-    """Raise an error unless queries and keys can be the same tokens."""
     if not graph.is_square:
         raise ValueError(f"'graph' must have equal numbers of keys and queries in every segment, "
                          f"because each hop uses the same tokens as keys and as queries (got "
@@ -102,7 +101,6 @@ def check_square(graph: BipartiteGraph) -> None:
 
 
 def check_terms(terms: LogitTerms) -> None:
-    """Check the numbers among ``terms``."""
     check_dropout(dropout_p=terms.dropout_p)
     if terms.scale is not None:
         check_number('scale', terms.scale, 'finite')

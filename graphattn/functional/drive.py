@@ -190,7 +190,6 @@ def _pad_features(features: ProjectedFeatures) -> ProjectedFeatures:
 
 
 def _project(x: Tensor, matrices: Tensor) -> Tensor:
-    """Return ``x`` ``[..., heads, channels]`` times the matrix of each head."""
     # The gradient of a matrix is a sum over all tokens. A GPU may give the product of a head
     # to one program; products of pieces of the tokens employ more. Not timed.
     is_ragged = x.device.type == 'cuda' and x.dim() == 3

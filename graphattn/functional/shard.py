@@ -29,7 +29,6 @@ class Shard(Placement, ABC):
 
     @property
     def num_own(self) -> int:
-        """Number of tokens of this process."""
         return self.stop - self.start
 
     def spans(self) -> list[tuple[int, int]]:
@@ -70,7 +69,6 @@ class Shard(Placement, ABC):
 
 
 def check_shard(placement: Placement) -> Shard:
-    """Return the placement that a layer, model or source is called with instead of LOCAL."""
     if not isinstance(placement, Shard):
         raise TypeError(f"'placement' must be a step of a cache or the shard of a process (got "
                         f"{type(placement).__name__}); omit 'placement' for whole sequences")

@@ -53,12 +53,10 @@ class CompleteGraph(BipartiteGraph):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges: all (query, key) pairs inside the sequences (segments)."""
         return self._segments.num_pairs
 
     @property
     def device(self) -> torch.device:
-        """The device of the edges."""
         return self._indptr.device
 
     @property

@@ -66,7 +66,6 @@ _find_outside = torch.compiler.disable(_find, reason='edges are sorted, and comp
 
 
 def device_of(edges: Edges) -> torch.device:
-    """Return the device of ``edges``, which may be in any of PyG's formats."""
     return edges.device() if isinstance(edges, SparseTensor) else edges.device
 
 

@@ -109,7 +109,6 @@ def from_edge_index(
 
 
 def plain(edge_index: Tensor) -> Tensor:
-    """Return ``edge_index``, which may be PyG's ``EdgeIndex``, as a plain Tensor."""
     if type(edge_index) is Tensor:  # avoids importing PyG, which takes seconds
         return edge_index
     from torch_geometric import EdgeIndex

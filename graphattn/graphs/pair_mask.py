@@ -28,12 +28,10 @@ class PairMask:
 
     @property
     def heads(self) -> int:
-        """Number of heads."""
         return self.values.size(0)
 
     @property
     def device(self) -> torch.device:
-        """The device of the values."""
         return self.values.device
 
     def bias(self, length: int) -> Tensor:
@@ -53,7 +51,6 @@ class PairMask:
         return self.layout.norm(self.values)
 
     def density(self) -> float:
-        """Return the mean value of the n x n pairs of all heads."""
         return float(self.norm().detach()) / max(self.heads * self.layout.size**2, 1)
 
     def _of_pairs(self, values: Tensor, length: int, on: float, off: float) -> Tensor:
@@ -90,19 +87,16 @@ class MaskedPairs:
 
     @property
     def device(self) -> torch.device:
-        """The device of the mask."""
         return self.mask.device
 
     @property
     def num_queries(self) -> int:
-        """Number of tokens of all sequences. Each token is a query and a key."""
         return sum(self._lengths)
 
     num_keys = num_queries
 
     @property
     def num_edges(self) -> int:
-        """Number of pairs of tokens of the same sequence. All heads share these pairs."""
         return sum(length**2 for length in self._lengths)
 
     @property
@@ -131,7 +125,6 @@ class MaskedPairs:
 
 
 def check_values(values: Tensor, layout: PairLayout, logit_drop: float) -> None:
-    """Raise unless these can be the arguments of a mask."""
     check_kind('layout', layout, PairLayout)
     check_floating(values=values)
     check_shape('values', values, ('heads', layout.num_values), f' for {layout}')

@@ -21,7 +21,6 @@ def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
 
 
 def is_ascending(pair: Tensor) -> bool:
-    """Return whether edges, numbered ``query * num_keys + key``, are sorted and different."""
     return bool((pair[1:] > pair[:-1]).all())
 
 
@@ -37,7 +36,6 @@ def sort_pairs(pair: Tensor) -> Tensor:
 
 
 def sort_numbers(number: Tensor) -> Tensor:
-    """Return the tensor ``number`` sorted along its last dimension."""
     if number.device.type != 'cpu':
         return torch.sort(number).values
     # For 10 million pairs, numpy's vectorised sort took 0.2 s and torch.sort took 2.3 s.
@@ -45,14 +43,12 @@ def sort_numbers(number: Tensor) -> Tensor:
 
 
 def first_of_each(pair: Tensor) -> Tensor:
-    """Return whether each of the sorted numbers ``pair`` differs from the number before it."""
     is_first = torch.ones_like(pair, dtype=torch.bool)
     torch.ne(pair[1:], pair[:-1], out=is_first[1:])
     return is_first
 
 
 def find_pairs(pair: Tensor, ascending: Tensor) -> Tensor:
-    """Return bool ``[pair.numel()]``: whether each pair is in the sorted numbers ``ascending``."""
     if ascending.numel() == 0:
         return torch.zeros_like(pair, dtype=torch.bool)
     position = torch.searchsorted(ascending, pair).clamp_(max=ascending.numel() - 1)
@@ -211,7 +207,6 @@ def _is_numpys(pair: Tensor) -> bool:
 
 
 def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the edges of a graph sorted by key, then by query."""
     # Begin of each key int64 [num_keys + 1], query of each edge in the narrowest dtype, and index
     # of each edge in the given order, int32 or int64.
     return (_sort_as_operator if is_traced(key) else _sort_by_key)(indptr, key, num_keys)

@@ -94,7 +94,6 @@ class Segments:
 
     @property
     def num_pairs(self) -> int:
-        """Number of (query, key) pairs inside the sequences (segments)."""
         if self._num_pairs is not None:
             return self._num_pairs
         num_pairs = int(self.pairs_per_segment().sum())
@@ -104,7 +103,6 @@ class Segments:
 
     @property
     def is_square(self) -> bool:
-        """Return whether every segment has equal numbers of keys and queries."""
         if self._is_square is not None:
             return self._is_square
         is_square = self.query_ptr is self.key_ptr or torch.equal(self.query_ptr, self.key_ptr)
@@ -143,7 +141,6 @@ class Segments:
         return segment_of(self.key_ptr, num_keys)
 
     def transpose(self) -> Segments:
-        """Return the sequences (segments) in which queries and keys are exchanged."""
         return Segments(self.key_ptr, self.query_ptr)
 
     def to(self, device: torch.device | str) -> Segments:

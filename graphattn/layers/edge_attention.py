@@ -288,7 +288,6 @@ def hooks_on(*steps: str) -> list[str]:
 
 
 def has_hooks(layer: MessagePassing, names: Sequence[str]) -> bool:
-    """Return whether a layer has any hook in the attributes that :func:`hooks_on` returns."""
     own = layer.__dict__
     for name in names:
         if own[name]:

@@ -129,7 +129,6 @@ class EncoderLayer(nn.Module, Explained):
 
 
 def activation_of(name: str) -> nn.Module:
-    """Return a new module for the activation ``name``, one of :data:`ACTIVATIONS`."""
     check_choice('activation', name, ACTIVATIONS)
     return ACTIVATIONS[name]()
 

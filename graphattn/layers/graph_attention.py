@@ -375,7 +375,6 @@ def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens
 
 def check_diffusion(hops: int | float, teleport: float | Sequence[float],
                     learn_teleport: bool) -> None:
-    """Raise unless the hops and the teleport of a layer are valid."""
     check_bool(learn_teleport=learn_teleport)
     check_hops(hops)
     check_teleport(teleport, hops)
@@ -395,6 +394,5 @@ def teleport_parameter(teleport: float, heads: int, device: torch.device | None 
 
 
 def reset_teleport(parameter: nn.Parameter | None, teleport: float) -> None:
-    """Set ``parameter``, unless it is None, to the logit of ``teleport`` for all heads."""
     if parameter is not None:
         nn.init.constant_(parameter, math.log(teleport) - math.log1p(-teleport))

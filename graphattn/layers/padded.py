@@ -36,7 +36,6 @@ class PairRules(NamedTuple):
 
     @property
     def are_none(self) -> bool:
-        """Return whether there are no rules."""
         return not self.causal and self.allows is None and not self.tables
 
 

@@ -88,8 +88,6 @@ class Kept:
 
 
 class DividedCache(Exchange):
-    """Placement of keys and values in the caches of several processes."""
-
     # With a part, every process computes all new queries, along the edges from the keys in its own
     # cache, and all outputs are merged: one output per query and head is sent, regardless of the
     # number of edges. This needs a single hop and a backend that can attend to a part of the keys;

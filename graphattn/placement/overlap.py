@@ -126,8 +126,6 @@ def attend_overlapped(kernel: Backend, query: Tensor, key: Tensor, value: Tensor
 
 
 class _Overlapped(torch.autograd.Function):
-    """Autograd function of :func:`attend_overlapped`."""
-
     @staticmethod
     def forward(ctx, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None,
                 gate: Tensor | None, sink: Tensor | None, near: _Side, far: _Side,

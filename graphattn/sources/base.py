@@ -149,7 +149,6 @@ class GraphSource(nn.Module, Explained, ABC):
 
 
 def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
-    """Return the bias and the gate that ``source`` gives to the edges of ``graph``."""
     terms = source.logit_terms(graph)
     return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
 

@@ -234,7 +234,6 @@ class BlockModelSource(GraphSource):
                 for part in embedding.split((query.size(0), key.size(0)), dim=1)]
 
     def __or__(self, edges: Edges) -> StructureSource:
-        """Return a source that joins the edges of this source with ``edges`` of the data."""
         return StructureSource(self, edges)
 
     def extra_repr(self) -> str:

@@ -50,7 +50,6 @@ class MaskGraph(BipartiteGraph):
             self.edge_bias = bias.flatten().index_select(0, value)
 
     def norm(self) -> Tensor:
-        """Return the penalty of SparseBERT's Eq. 7 for the masks of this graph, with a gradient."""
         return self.layout.norm(self.values)
 
     def __getstate__(self) -> dict[str, Any]:

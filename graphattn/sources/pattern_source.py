@@ -219,7 +219,6 @@ class PatternSource(GraphSource):
                           'expression, is built outside of compiled code')
 
     def __or__(self, edges: Edges) -> StructureSource:
-        """Return a source that joins the edges of this source with ``edges`` of the data."""
         return StructureSource(self, edges)
 
     def extra_repr(self) -> str:

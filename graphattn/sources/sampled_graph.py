@@ -44,7 +44,6 @@ class SampledGraph(BipartiteGraph):
         return self._edge_gate
 
     def with_fixed(self, edges: BipartiteGraph) -> SampledGraph:
-        """Return this graph joined with ``edges``, which have probability 1."""
         fixed = edges if self.fixed is None else self.fixed | edges
         return SampledGraph(self._edges | edges, self.model, fixed)
 
