@@ -26,23 +26,8 @@ from graphattn._checks import (
     check_square,
     kind_of,
 )
-from graphattn._tensors import (
-    constant_of,
-    is_traced,
-    narrow,
-    out_of_inference,
-    row_pointer,
-)
-from graphattn.graphs import (
-    batching,
-    conversions,
-    masks,
-    merging,
-    orders,
-    picture,
-    points,
-    pyg_data,
-)
+from graphattn._tensors import constant_of, is_traced, narrow, out_of_inference, row_pointer
+from graphattn.graphs import batching, conversions, masks, merging, picture, points, pyg_data
 from graphattn.graphs.block_mask import to_block_mask
 from graphattn.graphs.pairs import (
     csc_of_rows,
@@ -549,8 +534,8 @@ class BipartiteGraph:
     unbatch = batching.unbatch
     segment = batching.segment
 
-    nearby_order = orders.nearby_order
-    reorder = orders.reorder
+    nearby_order = batching.nearby_order
+    reorder = batching.reorder
 
     # Internals #######################################################################
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -308,6 +309,7 @@ class _SetOperation(RowPattern):
     right: Pattern
 
     symbol: ClassVar[str]
+    combined: ClassVar[Callable]  # whether an edge is in the result, given whether it is in each
     precedence: ClassVar[int]  # of the operator in Python, to minimise parentheses in the repr
 
     def __post_init__(self):
@@ -326,6 +328,17 @@ class _SetOperation(RowPattern):
     def max_tokens(self) -> int | None:
         limits = self.left.max_tokens, self.right.max_tokens
         return min((limit for limit in limits if limit is not None), default=None)
+
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        edges = self.left._rows_here(queries, num_queries, num_keys, generator)
+        in_right = self.right.contains(edges, num_queries, num_keys, generator)
+        return edges[:, self.combined(True, in_right)]
+
+    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
+                 generator: torch.Generator | None) -> Tensor:
+        return self.combined(*(part.contains(edges, num_queries, num_keys, generator)
+                               for part in (self.left, self.right)))
 
     def _ranges_of_parts(self, *arguments: Any) -> list[tuple[Tensor, Tensor]] | None:
         parts = [part.key_ranges(*arguments) for part in (self.left, self.right)]
@@ -361,8 +374,8 @@ class Union(_SetOperation):
         right (Pattern): The other.
     """
 
-    symbol = '|'
-    precedence = 0
+    symbol, precedence = '|', 0
+    combined = staticmethod(operator.or_)
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
@@ -373,11 +386,6 @@ class Union(_SetOperation):
                    num_keys: int) -> tuple[Tensor, Tensor] | None:
         parts = self._ranges_of_parts(queries, num_queries, num_keys)
         return None if parts is None else tuple(torch.cat(bound, dim=1) for bound in zip(*parts))
-
-    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
-                 generator: torch.Generator | None) -> Tensor:
-        in_left = self.left.contains(edges, num_queries, num_keys, generator)
-        return in_left | self.right.contains(edges, num_queries, num_keys, generator)
 
 
 @dataclass(frozen=True, repr=False)
@@ -401,13 +409,8 @@ class Intersection(_SetOperation):
                 [1, 0, 1, 1]], dtype=torch.int32)
     """
 
-    symbol = '&'
-    precedence = 1
-
-    def rows(self, queries: range, num_queries: int, num_keys: int,
-             generator: torch.Generator | None) -> Tensor:
-        edges = self.left._rows_here(queries, num_queries, num_keys, generator)
-        return edges[:, self.right.contains(edges, num_queries, num_keys, generator)]
+    symbol, precedence = '&', 1
+    combined = staticmethod(operator.and_)
 
     def key_ranges(self, queries: range, num_queries: int,
                    num_keys: int) -> tuple[Tensor, Tensor] | None:
@@ -417,11 +420,6 @@ class Intersection(_SetOperation):
         (begin, end), (other_begin, other_end) = parts  # each range of one meets each of the other
         return (torch.maximum(begin[:, :, None], other_begin[:, None]).flatten(1),
                 torch.minimum(end[:, :, None], other_end[:, None]).flatten(1))
-
-    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
-                 generator: torch.Generator | None) -> Tensor:
-        in_left = self.left.contains(edges, num_queries, num_keys, generator)
-        return in_left & self.right.contains(edges, num_queries, num_keys, generator)
 
 
 @dataclass(frozen=True, repr=False)
@@ -436,18 +434,8 @@ class Difference(_SetOperation):
         right (Pattern): The pattern that is removed.
     """
 
-    symbol = '-'
-    precedence = 2
-
-    def rows(self, queries: range, num_queries: int, num_keys: int,
-             generator: torch.Generator | None) -> Tensor:
-        edges = self.left._rows_here(queries, num_queries, num_keys, generator)
-        return edges[:, ~self.right.contains(edges, num_queries, num_keys, generator)]
-
-    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
-                 generator: torch.Generator | None) -> Tensor:
-        in_left = self.left.contains(edges, num_queries, num_keys, generator)
-        return in_left & ~self.right.contains(edges, num_queries, num_keys, generator)
+    symbol, precedence = '-', 2
+    combined = staticmethod(operator.gt)  # of bool
 
 
 def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range, int]:

@@ -162,9 +162,7 @@ class RandomBlocks(RowPattern):
         self._require_int('count', at_least=0)
         self._require_int('block', at_least=1)
 
-    @property
-    def is_random(self) -> bool:
-        return True
+    is_random = True
 
     @property
     def min_tokens(self) -> int:
@@ -212,9 +210,7 @@ class RandomPairs(Pattern):
         if self.count is not None:
             self._require_int('count', at_least=0)
 
-    @property
-    def is_random(self) -> bool:
-        return True
+    is_random = True
 
     @property
     def min_tokens(self) -> int:
