@@ -129,7 +129,8 @@ def check_edge_values(
     if values is None:
         return None
     check_floating(**{name: values})
-    check_on(name, values, query.device, "'query'")
+    if values.device != query.device:
+        check_on(name, values, query.device, "'query'")
     if values.shape == (graph.num_edges,):
         values = values.unsqueeze(1)
     else:

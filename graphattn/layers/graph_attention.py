@@ -242,8 +242,9 @@ class GraphAttention(nn.Module, Explained):
                              "source; pass a BipartiteGraph, or build the layer with 'source'")
         others = {} if memory_ptr is None else {'key_ptr': memory_ptr}
         others |= {} if placement is LOCAL else {'placement': placement}
-        return source(query, repeat_heads(key, self.heads) if source.per_head else key, ptr,
-                      generator=generator, **others)
+        if source.per_head and self.num_kv_heads < self.heads:
+            key = repeat_heads(key, self.heads)
+        return source(query, key, ptr, generator=generator, **others)
 
     def _check_graph(self, graph: BipartiteGraph | PairMask, placement: Placement,
                      tokens: tuple[Tensor, Tensor], ptrs: tuple[Tensor, Tensor | None]) -> None:

@@ -84,9 +84,14 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
         (tensor([ 0., -4.]),)
     """
     check_choice('estimator', estimator, ESTIMATORS)
+    return pass_gradient(_carrier(edge_prob), estimator)
+
+
+def pass_gradient(carrier: Tensor, estimator: str) -> dict[str, Tensor]:
+    # straight_through without checks
     if estimator == 'paper':
-        return {'edge_gate': constant_of(_carrier(edge_prob), 1.)}
-    return {'edge_bias': _ZeroOfClampedGradient.apply(_carrier(edge_prob), *_BOUNDS[estimator])}
+        return {'edge_gate': constant_of(carrier, 1.)}
+    return {'edge_bias': _ZeroOfClampedGradient.apply(carrier, *_BOUNDS[estimator])}
 
 
 class _ZeroOfClampedGradient(torch.autograd.Function):

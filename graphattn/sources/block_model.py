@@ -16,10 +16,10 @@ from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import Pattern
-from graphattn.samplers import FactorModel, straight_through
+from graphattn.samplers import FactorModel
 from graphattn.samplers.bernoulli import draw_bernoulli
 from graphattn.samplers.fastrg import draw_poisson
-from graphattn.samplers.straight_through import ESTIMATORS
+from graphattn.samplers.straight_through import ESTIMATORS, pass_gradient
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.pattern_source import PatternSource
 from graphattn.sources.sampled_graph import SampledGraph
@@ -219,7 +219,7 @@ class BlockModelSource(GraphSource):
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
         gate = graph.edge_gate
-        return {} if gate is None else straight_through(gate, self.estimator)
+        return {} if gate is None else pass_gradient(gate, self.estimator)
 
     def _memberships(self, query: Tensor, key: Tensor) -> list[Tensor]:
         tokens = torch.cat((query, key)).transpose(0, 1)
