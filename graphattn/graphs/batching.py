@@ -31,7 +31,11 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
     end = start = 0
     for graph in graphs:
         part, end = key[end:end + graph.num_edges], end + graph.num_edges
-        _add(part.copy_(graph.csr[1]), start)
+        part.copy_(graph.csr[1])
+        # torch does not add integers of type uint16, so int16 with the same bits are added.
+        is_short = key.dtype == torch.uint16
+        (part.view(torch.int16) if is_short else part).add_(
+            start - 2**16 * (is_short and start >= 2**15))
         start += graph.num_keys
     # The segments of the first graph come first; those of each graph keep their order.
     segments = Segments.join([graph.segments for graph in graphs],
@@ -41,13 +45,6 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
     edge_prob = torch.cat([graph.edge_prob for graph in graphs]) if with_prob else None
     return kind._of(indptr, key, num_keys, segments, edge_prob,
                     any(graph.is_reordered for graph in graphs))
-
-
-def _add(key: Tensor, start: int) -> None:
-    # torch does not add integers of type uint16, so int16 with the same bits are added.
-    if key.dtype == torch.uint16:
-        key, start = key.view(torch.int16), start - 2**16 * (start >= 2**15)
-    key.add_(start)
 
 
 @cache_host_copies

@@ -98,7 +98,12 @@ def from_edge_index(
                                 f"is that of values on edges (got {given.numel()} edges, "
                                 f"{int(is_first.sum())} of them different); merge duplicates by "
                                 f"torch_geometric.utils.coalesce")
-        edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
+        if edge_prob is not None:
+            prob = edge_prob[perm]
+            if bool((prob[1:] != prob[:-1])[~is_first[1:]].any()):
+                raise ValueError("'edge_prob' must be the same for all duplicates of an edge (got "
+                                 "different probabilities); pass each edge only once")
+            edge_prob = prob[is_first]
         pair = pair if return_perm else pair[is_first]
     else:
         pair = sort_pairs(given)
@@ -114,10 +119,3 @@ def plain(edge_index: Tensor) -> Tensor:
     from torch_geometric import EdgeIndex
 
     return edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
-
-
-def _one_of_each(edge_prob: Tensor, is_first: Tensor) -> Tensor:
-    if bool((edge_prob[1:] != edge_prob[:-1])[~is_first[1:]].any()):
-        raise ValueError("'edge_prob' must be the same for all duplicates of an edge (got "
-                         "different probabilities); pass each edge only once")
-    return edge_prob[is_first]

@@ -166,7 +166,10 @@ class EdgeAttention(MessagePassing, Explained):
                 ``graph`` contains an edge twice.
         """
         if not isinstance(graph, BipartiteGraph):
-            query, key, value = _ends(query, key, value)
+            # Of a pair (source nodes, target nodes) as in PyG, queries are the target nodes.
+            query, key, value = (
+                nodes[end] if isinstance(nodes, tuple) and len(nodes) == 2 else nodes
+                for nodes, end in ((query, 1), (key, 0), (value, 0)))
             check_floating(query=query, key=key)
             if not isinstance(graph, Tensor):
                 raise TypeError(f"'graph' must be a BipartiteGraph, or edge_index as a Tensor (got "
@@ -303,12 +306,6 @@ _MESSAGE_STEPS = 'edge_update', 'message', 'aggregate'
 _ON_MESSAGES = hooks_on(*_MESSAGE_STEPS)
 _ON_MESSAGE_AND_AGGREGATE = hooks_on('message_and_aggregate')
 _ON_FUSED = [*hooks_on('propagate'), *_ON_MESSAGE_AND_AGGREGATE]
-
-
-def _ends(query: Nodes, key: Nodes, value: Nodes) -> list[Tensor]:
-    # Of a pair (source nodes, target nodes) as in PyG, queries are the target nodes.
-    return [nodes[end] if isinstance(nodes, tuple) and len(nodes) == 2 else nodes
-            for nodes, end in ((query, 1), (key, 0), (value, 0))]
 
 
 def _check_message_passing(kwargs: dict) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -180,12 +180,16 @@ class Pattern(Explained, ABC):
         check_num_pairs(num_queries, num_keys)
         check_bool(crop=crop)
         queries, of_queries = _queries(offset, num_queries, num_keys)
-        device = _device(device)
+        device = torch.get_default_device() if device is None else check_device(device)
+        if device.type == 'meta':
+            raise ValueError("'device' must be a device with values, such as 'cpu', because the "
+                             "edges are read (got 'meta')")
         generator = as_generator(seed, device)
         if of_queries == 0 or num_keys == 0:
             no_edges = torch.empty(2, 0, dtype=torch.long, device=device)
             return BipartiteGraph(no_edges, num_queries, num_keys)
-        with _as_default(device):
+        # A context costs 10 microseconds per call of torch.
+        with nullcontext() if device == torch.get_default_device() else device:
             rows = self._rows_of_ranges(queries, of_queries, num_keys)
             if rows is not None:
                 return BipartiteGraph.from_csr(*rows, num_keys, validate=False)
@@ -447,19 +451,6 @@ def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range
         raise ValueError(f"'offset' plus 'num_queries' must be at most 'num_keys', the length of "
                          f"the sequence (got {offset} plus {num_queries}, and {num_keys})")
     return range(offset, offset + num_queries), num_keys
-
-
-def _device(device: torch.device | str | None) -> torch.device:
-    device = torch.get_default_device() if device is None else check_device(device)
-    if device.type == 'meta':
-        raise ValueError("'device' must be a device with values, such as 'cpu', because the edges "
-                         "are read (got 'meta')")
-    return device
-
-
-def _as_default(device: torch.device) -> AbstractContextManager:
-    # A context costs 10 microseconds per call of torch.
-    return nullcontext() if device == torch.get_default_device() else device
 
 
 def as_generator(seed: int | torch.Generator | None,

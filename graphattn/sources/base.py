@@ -113,16 +113,14 @@ class GraphSource(nn.Module, Explained, ABC):
         Raises:
             ValueError: An argument has no attribute of its name, or the attribute has another type.
         """
-        names = list(inspect.signature(type(self).__init__).parameters)[1:]
-        return {name: self._argument(name) for name in names}
-
-    def _argument(self, name: str) -> Any:
-        value = getattr(self, name, self)
-        if not isinstance(value, str | int | float | list | tuple | None):
-            raise ValueError(f"{type(self).__name__} must have an attribute {name!r} (a number, a "
-                             f"string or a list) to be saved; set the attribute in __init__, or "
-                             f"implement 'arguments'")
-        return value
+        _, *names = inspect.signature(type(self).__init__).parameters
+        found = {name: getattr(self, name, self) for name in names}
+        for name, value in found.items():
+            if not isinstance(value, str | int | float | list | tuple | None):
+                raise ValueError(f"{type(self).__name__} must have an attribute {name!r} (a "
+                                 f"number, a string or a list) to be saved; set the attribute in "
+                                 f"__init__, or implement 'arguments'")
+        return found
 
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
                      key_ptr: Tensor | None = None) -> None:
@@ -131,7 +129,7 @@ class GraphSource(nn.Module, Explained, ABC):
         check_floating(query=query, key=key)
         # if heads share keys, there may be fewer heads of keys
         for name, x in (('query', query), ('key', key))[:1 + self.per_head]:
-            if self.heads is not None:
+            if self.heads is not None and x.shape[1:] != (self.heads, self.head_channels):
                 check_shape(name, x, ('num_tokens', self.heads, self.head_channels),
                             ', with the heads and channels of the source')
         if key.device != query.device:

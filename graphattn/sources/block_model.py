@@ -200,8 +200,9 @@ class BlockModelSource(GraphSource):
 
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # memberships of queries, mixing, memberships of keys; heads are folded into nodes
-        for name, x in (('query', query), ('key', key)):
-            check_place(name, x, self.centroid)
+        if not query.dtype == key.dtype == self.centroid.dtype:
+            for name, x in (('query', query), ('key', key)):
+                check_place(name, x, self.centroid)
         affinity = accumulated(torch.bmm(self.centroid, self.centroid.mT))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
         query_factor, key_factor = self._memberships(query, key)
