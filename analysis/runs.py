@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from graphattn import BipartiteGraph, GraphAttention
 from graphattn.graphs import PairMask
 from graphattn.patterns import Full
-from graphattn.utils.building import BoundedBuilding
-from graphattn.utils.finite import check_finite
+from graphattn.utils.building import BoundedBuilding, check_finite
 from graphattn.utils.reading import load_tensors, read_yaml
 from graphattn.utils.trust import importing_only
 

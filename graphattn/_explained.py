@@ -1,4 +1,5 @@
-"""Calls with wrong arguments, and calls by torch.jit: errors that name what to do."""
+"""Calls with wrong arguments, and calls by torch.jit: errors that name what to do. Inside a call,
+each tensor is copied to the host at most once."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from graphattn._checks import did_you_mean
+from graphattn._tensors import THREAD
 
 _OF_LIBRARIES = 'graphattn.', 'torch_geometric.'  # which pass ``**kwargs`` on as they are
 
@@ -92,12 +94,16 @@ def _explained(forward: Callable) -> Callable:
             return forward(self, *args, **kwargs)
         if torch._C._get_tracing_state() is not None:
             raise _not_by_jit(self)
+        is_outermost = THREAD.host_copies is None  # as in cache_host_copies
+        THREAD.host_copies = {} if is_outermost else THREAD.host_copies
         try:
             return forward(self, *args, **kwargs)
         except TypeError as error:
             if str(error).startswith(f'{forward.__qualname__}()'):  # it was not even called
                 _check_call(type(self).__name__, forward, args, kwargs)
             raise
+        finally:
+            THREAD.host_copies = None if is_outermost else THREAD.host_copies
     return run
 
 

@@ -14,7 +14,13 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 
 P, R = ParamSpec('P'), TypeVar('R')
-_THREAD = threading.local()  # host copies of the running function
+
+
+class _Thread(threading.local):
+    host_copies: dict[int, tuple[Tensor, Tensor]] | None = None  # of the running function
+
+
+THREAD = _Thread()
 
 
 def is_traced(*tensors: Tensor) -> bool:
@@ -78,20 +84,20 @@ def cache_host_copies(function: Callable[P, R]) -> Callable[P, R]:
     modified during the call."""
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling() or getattr(_THREAD, 'host_copies', None) is not None:
+        if torch.compiler.is_compiling() or THREAD.host_copies is not None:
             return function(*args, **kwargs)
-        _THREAD.host_copies = {}
+        THREAD.host_copies = {}
         try:
             return function(*args, **kwargs)
         finally:
-            _THREAD.host_copies = None
+            THREAD.host_copies = None
     return run
 
 
 def host_copy(tensor: Tensor) -> Tensor:
     """Return a copy of ``tensor`` on the CPU, or ``tensor`` itself if it is on the CPU. The CPU
     waits for a GPU to finish its work."""
-    host_copies = None if torch.compiler.is_compiling() else getattr(_THREAD, 'host_copies', None)
+    host_copies = None if torch.compiler.is_compiling() else THREAD.host_copies
     if host_copies is None or tensor.device.type == 'cpu':
         return tensor.cpu()
     if id(tensor) not in host_copies:
@@ -118,6 +124,11 @@ def out_of_inference(tensor: Tensor) -> Tensor:
         return tensor.clone()
 
 
+def accumulated(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` in the dtype in which sums are computed: at least float32."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float))
+
+
 def narrow(index: Tensor, bound: int) -> Tensor:
     return index.to(index_dtype(bound))
 
@@ -130,3 +141,31 @@ def index_dtype(bound: int) -> torch.dtype:
 def row_pointer(row: Tensor, num_rows: int) -> Tensor:
     """Return where the edges of each row begin, given the ascending row of each edge."""
     return torch.searchsorted(row, torch.arange(num_rows + 1, device=row.device))
+
+
+def constant_of(edge_prob: Tensor, value: float) -> Tensor:
+    """Return ``value`` for each edge, whose gradient is passed on unchanged to ``edge_prob``."""
+    # One number with stride 0: kernels recognise it by this stride.
+    return _Constant.apply(edge_prob, value)
+
+
+class _Constant(torch.autograd.Function):
+    @staticmethod
+    def forward(edge_prob: Tensor, value: float) -> Tensor:
+        return edge_prob.new_full((), value).expand(edge_prob.shape)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+    @staticmethod
+    def jvp(ctx, tangent: Tensor, _: None) -> Tensor:
+        return tangent.view_as(tangent)
+
+    @staticmethod
+    def vmap(info, in_dims, edge_prob: Tensor, value: float) -> tuple[Tensor, int | None]:
+        return _Constant.apply(edge_prob, value), in_dims[0]

@@ -63,7 +63,6 @@ def _begin() -> None:
 
 
 def attend(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile attention by rows of edges and by tiles, forward and backward."""
     _train(edge_attention(*_tokens(num_nodes, dtype), _graph(num_nodes), backend='numba'))
     _attend_in_tiles(num_nodes, dtype)
 
@@ -96,7 +95,6 @@ def weigh_and_sum(num_nodes: int, dtype: torch.dtype) -> None:
 
 
 def sample(num_nodes: int, dtype: torch.dtype) -> None:
-    """Compile the samplers and edge probabilities by drawing graphs with one query."""
     from graphattn.ops.sample.cpu.comparing import SHORT
     # with few clusters products are compiled, with many a matrix library computes them
     for num_clusters in {1, SHORT // num_nodes + 1}:

@@ -18,8 +18,7 @@ from graphattn.functional.recursion import is_one_hop
 from graphattn.functional.shard import Shard, check_edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import segment_of
-from graphattn.placement.cache import Cache, Kept
-from graphattn.placement.divided_cache import DividedCache, NewRows, Part
+from graphattn.placement.cache import Cache, DividedCache, Kept, NewRows, Part
 from graphattn.placement.exchange import Halo, requested, sent_to_all
 from graphattn.placement.messages import all_gather
 from graphattn.placement.overlap import counts_before
@@ -288,19 +287,17 @@ class DividedStep(Step):
 
     def _placement(self, memory: Kept, graph: BipartiteGraph, heads: int | None) -> Placement:
         if not self._counts:
-            self._counts = self._homes().put(self._new, self._owner)
+            cache = self.cache
+            if cache.homes is None:
+                cache.homes = Homes(self.num_tokens, dist.get_world_size(self._group),
+                                    self.ptr.device)
+            self._counts = cache.homes.put(self._new, self._owner)
         cause = self._causes.get(graph, id(graph))
         if cause not in self._plans:
             # The graph is stored too: as long as it lives, no other graph has its id.
             self._plans[cause] = graph, *self._plan(graph, heads)
         _, halo, part = self._plans[cause]
         return DividedCache(heads, halo, self._group, memory, self._new_rows(heads or 1), part)
-
-    def _homes(self) -> Homes:
-        cache = self.cache
-        if cache.homes is None:
-            cache.homes = Homes(self.num_tokens, dist.get_world_size(self._group), self.ptr.device)
-        return cache.homes
 
     def _new_rows(self, heads: int) -> NewRows:
         # The rows of one token are adjacent in the cache, so they never move as tokens are added.

@@ -351,8 +351,6 @@ def _hops_of(module: nn.Module) -> Iterator[int | float]:
 
 
 class _Facts(NamedTuple):
-    """Facts that each process tells the others before a step."""
-
     is_right: int = 0  # whether the arguments are valid
     start: int = 0  # the range of its tokens
     stop: int = 0
@@ -425,9 +423,7 @@ class _Halos:
     # exists.
     def __init__(self, max_age: int = 4):
         self._max_age, self._step, self._next_number = max_age, 0, count()
-        self._numbers = WeakIdKeyDictionary()
-        self._causes = WeakIdKeyDictionary()
-        self._given = WeakIdKeyDictionary()
+        self._numbers, self.causes, self.given = (WeakIdKeyDictionary() for _ in range(3))
         self._kept: dict[tuple, tuple[weakref.ref[BipartiteGraph] | None, int, Halo]] = {}
 
     def begin_step(self) -> None:
@@ -441,23 +437,10 @@ class _Halos:
             self._numbers[graph] = next(self._next_number)
         return self._numbers[graph]
 
-    def set_cause(self, graph: BipartiteGraph, cause: Hashable) -> None:
-        self._causes[graph] = cause
-
-    def cause(self, graph: BipartiteGraph) -> Hashable | None:
-        return self._causes.get(graph)
-
-    def set_given(self, graph: BipartiteGraph) -> None:
-        self._given[graph] = True
-
-    def lasts(self, graph: BipartiteGraph) -> bool:
-        # edges that were drawn in this step will not be used again
-        return graph in self._given or graph in self._causes
-
     def get(self, key: tuple, graph: BipartiteGraph, plan: Callable[[], Halo]) -> Halo:
         halo = self._kept[key][2] if key in self._kept else plan()
         # the key is the same in all processes; without a cause, the halo does not outlive the graph
-        owner = None if self.cause(graph) is not None else weakref.ref(graph)
+        owner = None if graph in self.causes else weakref.ref(graph)
         self._kept[key] = owner, self._step, halo
         return halo
 
@@ -477,7 +460,7 @@ class _Shard(Shard):
 
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
         check_edges(graph)
-        self.halos.set_given(graph)
+        self.halos.given[graph] = True
         fits = any(torch.equal(graph.segments.query_ptr,
                                fold_ptr(self.own_ptr, times, self.num_own))
                    and torch.equal(graph.segments.key_ptr,
@@ -502,10 +485,10 @@ class _Shard(Shard):
                           self.group).flatten().tolist()
 
     def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
-        self.halos.set_cause(graph, cause)
+        self.halos.causes[graph] = cause
 
     def _halo(self, graph: BipartiteGraph) -> Halo:
-        cause = self.halos.cause(graph)
+        cause = self.halos.causes.get(graph)
         key = tuple(self._all_say(self.halos.number(graph))) if cause is None else cause
         with outside_transforms():  # a halo from evaluation may be used in training
             return self.halos.get((key, *self.bounds), graph, lambda: self._plan(graph))
@@ -522,20 +505,17 @@ class _Shard(Shard):
         is_needed[graph.key] = True
         sizes = all_gather(owner[is_needed].bincount(minlength=len(bounds) - 1), self.group)
         owned = owner.bincount(minlength=len(bounds) - 1)
-        if sends_all := _needs_nearly_all(sizes, owned):
+        # Without requests, the indices of keys in edges do not change: this saves time in each
+        # step that draws a graph.
+        of_others = sizes.sum() - sizes.trace()
+        if sends_all := bool(of_others >= ALL_ABOVE * (len(owned) - 1) * owned.sum()):
             is_needed[:] = True
             way = sent_to_all(owner, number, self.group)
         else:
             way = requested(owner[is_needed], number[is_needed], sizes, self.group)
         split = None
-        if self.halos.lasts(graph):
+        # edges that were drawn in this step will not be used again
+        if graph in self.halos.given or graph in self.halos.causes:
             split = split_edges(graph, owner, is_needed, rank, *way[:3])
         # None or a new graph, because a cached halo must not keep ``graph`` alive.
         return Halo(None if sends_all else subgraph(graph, is_needed), *way, split)
-
-
-def _needs_nearly_all(sizes: Tensor, owned: Tensor) -> bool:
-    # Then each process sends all keys without a request, and the indices of keys in edges do not
-    # change: this saves time in each step that draws a graph.
-    others = (len(owned) - 1) * owned.sum()
-    return bool(sizes.sum() - sizes.trace() >= ALL_ABOVE * others)

@@ -17,13 +17,7 @@ import numpy as np
 
 from graphattn._checks import check_size
 from graphattn.graphs.graph import BipartiteGraph, check_graph
-from graphattn.graphs.picture import (
-    Weights,
-    draw_mask,
-    new_axes,
-    shades_of,
-    tick_whole_numbers,
-)
+from graphattn.graphs.picture import Weights, draw_mask, new_axes, shades_of, tick_whole_numbers
 from graphattn.style import COLOURS, EDGE, KEY, QUERY, SHADES, in_style
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from graphattn.functional import (
     edge_feature_attention,
     edge_probability,
 )
-from graphattn.graphs.block_mask import tensors_of_block_mask
 from graphattn.graphs.cache import GRAPHS as GRAPHS_KEPT
 from graphattn.graphs.segments import sum_segments
 from graphattn.layers import (
@@ -238,8 +237,10 @@ def all_numbers(tree) -> list:
 
 
 def test_tiles_are_found_there(gpu):
-    mask = GRAPHS['ragged_batch']().to('cuda').block_mask
-    assert types_of(tensors_of_block_mask(mask)) == {'cuda'}
+    mask = GRAPHS['ragged_batch']().to('cuda').to_block_mask(is_compact=True)
+    of_pairs = [cell.cell_contents for cell in mask.mask_mod.__closure__]
+    held = [part for part in (*mask.as_tuple(), *of_pairs) if isinstance(part, Tensor)]
+    assert types_of(held) == {'cuda'}
 
 
 def model() -> FactorModel:

@@ -32,7 +32,6 @@ def variants(name: str) -> Iterator[BipartiteGraph]:
                 graph = graph.with_edge_prob(logit.sigmoid())
             if is_used:
                 assert graph.csc and graph.edge_index.size(1) == graph.num_edges
-                assert graph.block_mask.shape[2:] == (graph.num_queries, graph.num_keys)
             yield graph
 
 

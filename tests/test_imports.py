@@ -35,7 +35,7 @@ MAY_IMPORT = {
     '_tensors': set(),
     '_splitmix': {'_tensors'},
     '_checks': {'_tensors'},
-    '_explained': {'_checks'},
+    '_explained': {'_checks', '_tensors'},
     'style': set(),
     'extension': {'_checks', '_tensors', '_jit', '_threads'},
     'graphs': {'_checks', '_explained', '_tensors', '_compiler', '_jit', 'style', 'utils'},

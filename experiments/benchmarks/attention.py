@@ -125,9 +125,9 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
     }
     if device.type == 'cuda':
         forwards['compiled PyG gather-scatter'] = torch.compile(gather_scatter)
-        compiled = torch.compile(flex_attention)
+        compiled, tiles = torch.compile(flex_attention), graph.to_block_mask(is_compact=True)
         forwards['FlexAttention'] = lambda: compiled(
-            *(x.transpose(0, 1)[None] for x in inputs), block_mask=graph.block_mask)
+            *(x.transpose(0, 1)[None] for x in inputs), block_mask=tiles)
     return forwards, inputs
 
 

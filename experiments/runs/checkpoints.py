@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from graphattn.utils.finite import check_finite
+from graphattn.utils.building import check_finite
 from graphattn.utils.reading import load_tensors
 from graphattn.utils.schema import check_schema
 

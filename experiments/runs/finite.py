@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from experiments.runs.checkpoints import what_is_kept
-from graphattn.utils.finite import check_finite
+from graphattn.utils.building import check_finite
 
 AT_ONCE = 50  # GPU losses are read in groups of this size, because reading synchronises
 ADVICE = "train with a smaller 'lr', or with 'trainer.gradient_clip_val', in another folder"

@@ -8,13 +8,7 @@ from torch import Tensor
 
 from graphattn._checks import check_bool
 from graphattn._tensors import without_autocast
-from graphattn.functional.checks import (
-    check_arguments,
-    check_numbers,
-    check_scale_and_dropout,
-    check_sink,
-    check_softcap,
-)
+from graphattn.functional.checks import check_arguments, check_sink, check_terms, scale_of
 from graphattn.functional.choose import choose
 from graphattn.functional.drive import drive, weigh
 from graphattn.functional.folding import repeat_heads
@@ -120,9 +114,8 @@ def edge_attention(
     """
     check_bool(return_attention_weights=return_attention_weights)
     check_hops(hops)
-    check_scale_and_dropout(scale, dropout_p)
-    check_softcap(softcap)
     terms = LogitTerms(edge_bias, edge_gate, scale, dropout_p, softcap, sink)
+    check_terms(terms)
     out, weight = drive(query, key, value, graph, terms, hops, teleport, backend=backend,
                         needs_weights=return_attention_weights)
     return (out, weight) if return_attention_weights else out
@@ -177,10 +170,10 @@ def attention_weights(
     Source: Diffuser, Eq. S.5.
     """
     edge_bias, edge_gate = check_arguments(query, key, key, graph, edge_bias, edge_gate)
-    check_softcap(softcap)
     sink = None if sink is None else check_sink(sink, query).unsqueeze(0)
-    terms = LogitTerms(edge_bias, edge_gate, check_numbers(scale, dropout_p, query), dropout_p,
-                       softcap, sink)
+    scale = scale_of(query) if scale is None else scale
+    terms = LogitTerms(edge_bias, edge_gate, scale, dropout_p, softcap, sink)
+    check_terms(terms)
     kernel = choose(backend, query, key, key, graph, terms, needs_weights=True)
     key = repeat_heads(key, query.size(1))
     with without_autocast(graph.device):
@@ -246,8 +239,8 @@ def edge_feature_attention(
         >>> edge_feature_attention(query, key, value, graph, edge_attr, projection).shape
         torch.Size([10, 2, 8])
     """
-    check_scale_and_dropout(scale, dropout_p)
     terms = LogitTerms(scale=scale, dropout_p=dropout_p,
                        features=ProjectedFeatures(edge_attr, projection))
+    check_terms(terms)
     out, _ = drive(query, key, value, graph, terms, hops=1, teleport=0., backend=backend)
     return out

@@ -19,7 +19,7 @@ from graphattn._checks import (
 )
 from graphattn.graphs.graph import BipartiteGraph, check_graph
 from graphattn.graphs.pair_mask import MaskedPairs, PairMask
-from graphattn.ops import ProjectedFeatures
+from graphattn.ops import LogitTerms, ProjectedFeatures
 
 
 def check_arguments(
@@ -34,7 +34,9 @@ def check_arguments(
     """Check the arguments of :func:`edge_attention`, and return bias and gate for kernels."""
     # each [num_edges, heads or 1] or None; num_keys differs from the graph's if a placement fetches
     # keys later
-    _check_graph(graph)
+    if not isinstance(graph, BipartiteGraph):
+        check_graph(graph)
+    graph.check_unchanged()
     num_keys = graph.num_keys if num_keys is None else num_keys
     _check_nodes(query, key, value, (graph.num_queries, num_keys), graph.device, 'the graph')
     if edge_bias is edge_gate is None:
@@ -79,17 +81,9 @@ def _check_nodes(query: Tensor, key: Tensor, value: Tensor, sizes: tuple[int, in
                     ", with the heads of 'key'")
 
 
-def _check_graph(graph: BipartiteGraph) -> None:
-    if not isinstance(graph, BipartiteGraph):
-        if isinstance(graph, PairMask):
-            raise TypeError("'graph' must be a BipartiteGraph (got a PairMask, a soft mask without "
-                            "edges); call pair_attention for a PairMask")
-        check_graph(graph)
-    graph.check_unchanged()
-
-
 def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
-    _check_graph(graph)
+    check_graph(graph)
+    graph.check_unchanged()
     check_square(graph)
     check_floating(value=value, alpha=alpha)
     check_shape('value', value, (graph.num_queries, 'heads', 'channels'))
@@ -100,28 +94,18 @@ def check_diffused(alpha: Tensor, value: Tensor, graph: BipartiteGraph) -> None:
 
 
 def check_square(graph: BipartiteGraph) -> None:
-    """Raise an error unless queries and keys can be the same tokens."""
     if not graph.is_square:
         raise ValueError(f"'graph' must have equal numbers of keys and queries in every segment, "
                          f"because each hop uses the same tokens as keys and as queries (got "
                          f"{graph})")
 
 
-def check_numbers(scale: float | None, dropout_p: float, query: Tensor) -> float:
-    """Check ``scale`` and ``dropout_p``, and return ``scale`` or its default."""
-    check_scale_and_dropout(scale, dropout_p)
-    return scale_of(query) if scale is None else scale
-
-
-def check_scale_and_dropout(scale: float | None, dropout_p: float) -> None:
-    check_dropout(dropout_p=dropout_p)
-    if scale is not None:
-        check_number('scale', scale, 'finite')
-
-
-def check_softcap(softcap: float | None) -> None:
-    if softcap is not None:
-        check_number('softcap', softcap, 'positive and finite')
+def check_terms(terms: LogitTerms) -> None:
+    check_dropout(dropout_p=terms.dropout_p)
+    if terms.scale is not None:
+        check_number('scale', terms.scale, 'finite')
+    if terms.softcap is not None:
+        check_number('softcap', terms.softcap, 'positive and finite')
 
 
 def check_sink(sink: Tensor, query: Tensor) -> Tensor:
@@ -145,7 +129,8 @@ def check_edge_values(
     if values is None:
         return None
     check_floating(**{name: values})
-    check_on(name, values, query.device, "'query'")
+    if values.device != query.device:
+        check_on(name, values, query.device, "'query'")
     if values.shape == (graph.num_edges,):
         values = values.unsqueeze(1)
     else:

@@ -72,7 +72,12 @@ def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: Bipartit
         if missing is not None:
             raise ValueError(f"backend {name!r} does not support {missing}; pass backend='auto'")
         return backend
-    if not in_parts and _is_faster_dense(query, value, graph, terms):
+    # Only complete graphs, because dense attention under a mask is rarely faster: on one core (Zen
+    # 5), 16 to 2,048 tokens, 65 to 95 % of the pairs, it took 0.9 to 10 times as long as fused
+    # attention (graphattn atlas). A bias is a mask too: on two cores, complete graphs of 32 to
+    # 1,024 tokens with a bias took 1.1 to 5.5 times as long.
+    may_be_dense = terms.bias is None and (torch.compiler.is_compiling() or graph.is_complete)
+    if may_be_dense and not in_parts and _is_faster_dense(query, value, graph, terms):
         dense = ops.load('sdpa')
         needs_weights |= terms.features is not None and dense.attention_with_features is None
         lacks = (needs_weights and not dense.returns_weights
@@ -107,11 +112,6 @@ def in_transform() -> bool:
     return takes_forward_derivatives or torch._C._are_functorch_transforms_active()
 
 
-def accumulated(tensor: Tensor) -> Tensor:
-    """Return ``tensor`` in the dtype in which sums are computed: at least float32."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float))
-
-
 def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bool) -> Backend:
     backend = ops.load(name)
     if needs_weights and not backend.returns_weights:
@@ -131,7 +131,6 @@ def _asked_for(name: str, device: torch.device, channels: int, needs_weights: bo
 
 def _is_faster_dense(query: Tensor, value: Tensor, graph: BipartiteGraph,
                      terms: LogitTerms) -> bool:
-    bias = terms.bias
     if terms.dropout_p > 0 and graph.device.type == 'cpu':
         # With dropout, torch materialises all weights: a training step with 64 to 1,024 tokens, 70
         # to 100 % dense, took 0.6 to 8 times as long as fused. Also, an activation checkpoint runs
@@ -139,15 +138,15 @@ def _is_faster_dense(query: Tensor, value: Tensor, graph: BipartiteGraph,
         # another kernel, which drops other weights.
         return False
     if torch.compiler.is_compiling():  # compiled code can neither read sizes nor make a mask
-        return (bias is None and graph.num_segments == 1 and guard_or_false(graph.num_edges > 0)
+        return (graph.num_segments == 1 and guard_or_false(graph.num_edges > 0)
                 and guard_or_false(graph.num_edges == graph.num_pairs)
                 and guard_or_false(_is_short(graph)))
-    # Only complete graphs, because dense attention under a mask is rarely faster: on one core (Zen
-    # 5), 16 to 2,048 tokens, 65 to 95 % of the pairs, it took 0.9 to 10 times as long as fused
-    # attention (graphattn atlas). A bias is a mask too: on two cores, complete graphs of 32 to
-    # 1,024 tokens with a bias took 1.1 to 5.5 times as long.
-    return (bias is None and graph.is_complete and graph.num_edges > 0 and _is_short(graph)
-            and (_fills_calls(graph) or takes_one_call(query, value, graph, terms)))
+    if graph.num_edges == 0 or not _is_short(graph):
+        return False
+    # consecutive segments of the same length share one call
+    more_calls = graph.segments.num_runs - 1 if graph.num_segments > 1 else 0
+    fills_calls = graph.num_pairs >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)
+    return fills_calls or takes_one_call(query, value, graph, terms)
 
 
 def _is_short(graph: BipartiteGraph) -> bool:
@@ -155,11 +154,3 @@ def _is_short(graph: BipartiteGraph) -> bool:
     # dense attention does not need the list of edges, if it is not in memory yet
     return (most is None or not graph.is_listed
             or graph.num_edges <= most * graph.num_segments)
-
-
-def _fills_calls(graph: BipartiteGraph) -> bool:
-    if graph.num_segments == 1:
-        return True
-    # consecutive segments of the same length share one call
-    more_calls = graph.segments.num_runs - 1
-    return graph.num_pairs >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from graphattn._checks import check_bool
-from graphattn.functional.checks import check_scale_and_dropout, check_softcap
+from graphattn.functional.checks import check_terms
 from graphattn.functional.drive import drive
 from graphattn.functional.recursion import check_hops
 from graphattn.graphs.pair_mask import MaskedPairs, PairMask
@@ -78,9 +78,8 @@ def pair_attention(
         torch.Size([7, 2, 4])
     """
     check_hops(hops)
-    check_scale_and_dropout(scale, dropout_p)
-    check_softcap(softcap)
     check_bool(multiply=multiply)
     terms = LogitTerms(scale=scale, dropout_p=dropout_p, softcap=softcap, sink=sink)
+    check_terms(terms)
     out, _ = drive(query, key, value, MaskedPairs(mask, ptr, multiply), terms, hops, teleport)
     return out

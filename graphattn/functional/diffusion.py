@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from graphattn._checks import MAX_HOPS, check_number, check_size
-from graphattn._tensors import without_autocast
+from graphattn._tensors import accumulated, without_autocast
 from graphattn.functional.checks import check_diffused
-from graphattn.functional.choose import accumulated, choose_weighing
+from graphattn.functional.choose import choose_weighing
 from graphattn.functional.recursion import diffuse, spread_teleport
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend
@@ -87,8 +87,6 @@ def attention_diffusion(
     """
     check_diffused(alpha, value, graph)
     spread = spread_teleport(teleport, hops, value)
-    if len(spread) == 0:
-        return value
     kernel = choose_weighing(backend, graph.device, value.size(-1))
     return diffuse_along(kernel, alpha, value, graph, spread, hops)
 

@@ -11,9 +11,9 @@ from itertools import count
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from graphattn._tensors import without_autocast
+from graphattn._tensors import accumulated, without_autocast
 from graphattn.functional.checks import (
     check_arguments,
     check_features,
@@ -22,7 +22,7 @@ from graphattn.functional.checks import (
     check_square,
     scale_of,
 )
-from graphattn.functional.choose import accumulated, choose, choose_weighing
+from graphattn.functional.choose import choose, choose_weighing
 from graphattn.functional.diffusion import diffuse_along
 from graphattn.functional.folding import fold, repeat_heads, unfold
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
@@ -60,19 +60,6 @@ class Placement:
     def __init__(self, heads: int | None = None):
         self.heads = heads
 
-    # The number of all keys, if these are more than those that a layer is called with.
-    num_tokens: int | None = None
-
-    def place(self, layer: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None, *,
-              hops: int | float, teleport: Teleport, dropout_p: float) -> Placement:
-        """Return the placement of one layer, whose heads have graphs of their own if ``heads`` is
-        not None."""
-        return LOCAL if heads is None else Placement(heads)
-
-    def attended(self, layer: nn.Module) -> None:
-        """Record that ``layer`` has computed attention, and that its hooks have run."""
-        return
-
     def fold(self, query: Tensor, key: Tensor, value: Tensor,
              teleport: Teleport) -> tuple[Tensor, Tensor, Tensor, Teleport]:
         """Return the query, key, value and teleport with a row for each node of the graph. If all
@@ -82,13 +69,7 @@ class Placement:
             return query, key, value, teleport
         if isinstance(teleport, Tensor):
             teleport = teleport.repeat_interleave(query.size(0)).unsqueeze(1)
-        return *(self.fold_nodes(x) for x in (query, key, value)), teleport
-
-    def fold_nodes(self, x: Tensor) -> Tensor:
-        """Return vectors ``[tokens, num_kv_heads, channels]`` with a row for each node of the
-        graph. They are unchanged if all heads share the graph, else the result is
-        ``[heads * tokens, 1, channels]``."""
-        return x if self.heads is None else fold(repeat_heads(x, self.heads))
+        return *(fold(x, self.heads) for x in (query, key, value)), teleport
 
     def fold_sink(self, sink: Tensor, num_tokens: int) -> Tensor:
         """Return sinks ``[heads]`` in the shape that kernels expect: ``[1, heads]``, or if each
@@ -168,20 +149,14 @@ def drive(
         _check_one_hop(is_plain, hops)
         check_features(tokens, value, graph, features)
         features = _pad_features(features)
-        at_query = placement.fold_nodes(_project(tokens, features.projection))
+        at_query = _project(tokens, features.projection)
+        at_query = at_query if placement.heads is None else fold(at_query, placement.heads)
         terms = terms._replace(features=EdgeFeatures(at_query, features.attr))
     if is_plain:
         out, weight = _one_hop(query, key, value, graph, terms, placement, backend, needs_weights)
-    elif placement.has_all_values:
-        out, weight = _several_hops(query, key, value, graph, terms, hops, teleport, backend,
-                                    needs_weights)
     else:
-        kernel = _weighing(backend, query, value)
-        with without_autocast(graph.device):
-            key = repeat_heads(placement.keys(key), query.size(1))
-            weight = weigh(kernel, query, key, graph, terms)
-            out = _placed_hops(kernel, weight, repeat_heads(value, query.size(1)), graph, hops,
-                               teleport, placement)
+        out, weight = _several_hops(query, key, value, graph, terms, hops, teleport, placement,
+                                    backend, needs_weights)
     if features is None:
         out = placement.put(out)
     else:
@@ -215,7 +190,6 @@ def _pad_features(features: ProjectedFeatures) -> ProjectedFeatures:
 
 
 def _project(x: Tensor, matrices: Tensor) -> Tensor:
-    """Return ``x`` ``[..., heads, channels]`` times the matrix of each head."""
     # The gradient of a matrix is a sum over all tokens. A GPU may give the product of a head
     # to one program; products of pieces of the tokens employ more. Not timed.
     is_ragged = x.device.type == 'cuda' and x.dim() == 3
@@ -258,33 +232,27 @@ def _one_hop(
 
 
 def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
-                  terms: LogitTerms, hops: int | float, teleport: Teleport,
+                  terms: LogitTerms, hops: int | float, teleport: Teleport, placement: Placement,
                   backend: str | Backend, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
-    check_square(graph)
-    key, value = (repeat_heads(x, query.size(1)) for x in (key, value))
+    value = repeat_heads(value, query.size(1))
     spread = spread_teleport(teleport, hops, value)
-    kernel = _weighing(backend, query, value)
-    is_plain = len(spread) > 0 and hops != math.inf and not needs_weights
+    kernel = backend if isinstance(backend, Backend) else choose_weighing(
+        backend, query.device, max(query.size(-1), value.size(-1)))
     with without_autocast(graph.device):
-        if is_plain and kernel.diffused_attention is not None:
-            return kernel.diffused_attention(query, key, value, graph, spread, terms), None
-        weight = weigh(kernel, query, key, graph, terms)
-    return diffuse_along(kernel, weight, value, graph, spread, hops), weight
-
-
-def _placed_hops(kernel: Backend, weight: Tensor, value: Tensor, graph: BipartiteGraph, hops: int,
-                 teleport: Teleport, placement: Placement) -> Tensor:
-    # before each hop, ``placement`` fetches the values of all keys
-    hop, spread = count(), spread_teleport(teleport, hops, value)
-    return diffuse(
-        lambda weight, z: kernel.weighted_sum(weight, placement.values(z, next(hop)), graph),
-        weight, accumulated(value), spread.unsqueeze(-1), to_the_limit=False).to(value.dtype)
-
-
-def _weighing(backend: str | Backend, query: Tensor, value: Tensor) -> Backend:
-    if isinstance(backend, Backend):
-        return backend
-    return choose_weighing(backend, query.device, max(query.size(-1), value.size(-1)))
+        key = repeat_heads(placement.keys(key), query.size(1))
+        if placement.has_all_values:
+            check_square(graph)
+            is_plain = len(spread) > 0 and hops != math.inf and not needs_weights
+            if is_plain and kernel.diffused_attention is not None:
+                return kernel.diffused_attention(query, key, value, graph, spread, terms), None
+            weight = weigh(kernel, query, key, graph, terms)
+            return diffuse_along(kernel, weight, value, graph, spread, hops), weight
+        weight, hop = weigh(kernel, query, key, graph, terms), count()
+        # before each hop, ``placement`` fetches the values of all keys
+        out = diffuse(
+            lambda weight, z: kernel.weighted_sum(weight, placement.values(z, next(hop)), graph),
+            weight, accumulated(value), spread.unsqueeze(-1), to_the_limit=False)
+        return out.to(value.dtype), weight
 
 
 def weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,

@@ -18,11 +18,12 @@ def fold_heads(x: Tensor) -> Tensor:
         ValueError: ``x`` does not have three dimensions.
     """
     _check_dimensions(x)
-    return fold(x)
+    return fold(x, x.size(1))
 
 
-def fold(x: Tensor) -> Tensor:
-    # fold_heads without checks
+def fold(x: Tensor, heads: int) -> Tensor:
+    # fold_heads without checks, after repetition of the heads that queries share
+    x = x if x.size(1) == heads else repeat_heads(x, heads)
     return x.transpose(0, 1).flatten(0, 1).unsqueeze(1)
 
 

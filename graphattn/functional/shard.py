@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._tensors import host_copy
-from graphattn.functional.drive import LOCAL, Placement, Teleport
+from graphattn.functional.drive import Placement, Teleport
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import segment_of
 
@@ -29,7 +29,6 @@ class Shard(Placement, ABC):
 
     @property
     def num_own(self) -> int:
-        """Number of tokens of this process."""
         return self.stop - self.start
 
     def spans(self) -> list[tuple[int, int]]:
@@ -48,6 +47,10 @@ class Shard(Placement, ABC):
         """Return ``x`` of all processes, ``[num_tokens, ...]``; the backward pass sums all
         gradients."""
 
+    def attended(self, layer: nn.Module) -> None:
+        """Record that ``layer`` has computed attention, and that its hooks have run."""
+        return
+
     def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
         """Record that every process builds its rows of ``graph`` from the same ``cause``."""
         # A plan to exchange keys and values serves any graph of an equal cause again.
@@ -65,10 +68,7 @@ class Shard(Placement, ABC):
         tokens."""
 
 
-def shard_of(placement: Placement) -> Shard | None:
-    """Return the shard that a layer, model or source is called with, or None for LOCAL."""
-    if placement is LOCAL:
-        return None
+def check_shard(placement: Placement) -> Shard:
     if not isinstance(placement, Shard):
         raise TypeError(f"'placement' must be a step of a cache or the shard of a process (got "
                         f"{type(placement).__name__}); omit 'placement' for whole sequences")

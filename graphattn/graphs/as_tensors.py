@@ -56,8 +56,8 @@ def _unflatten(parts: list[Tensor], sizes: _Sizes) -> BipartiteGraph:
                    '_num_pairs': sizes.num_pairs, '_is_square': sizes.is_square}
     of_graph = {'_indptr': indptr, '_key': key, '_num_keys': sizes.num_keys, '_segments': segments,
                 '_edge_prob': edge_prob[0] if edge_prob else None,
-                '_is_reordered': sizes.is_reordered, '_csc': None, '_block_mask': None,
-                '_versions': None}
+                '_is_reordered': sizes.is_reordered, '_csc': None,
+                '_held': []}
     for made, parts in ((segments, of_segments), (graph, of_graph)):
         for name, part in parts.items():  # torch 2.11 cannot compile vars().update
             setattr(made, name, part)

@@ -1,15 +1,19 @@
-"""Batches of graphs: disjoint unions, in which each graph is a segment."""
+"""Graphs made of other graphs: disjoint unions, in which each graph is a segment, their parts, and
+reordered nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
-from graphattn._checks import check_sides, check_size
+from graphattn._checks import check_order, check_sides, check_size, check_square
 from graphattn._tensors import cache_host_copies, host_copy, index_dtype
+from graphattn.graphs.pairs import number_pairs, rows_of_pairs
 from graphattn.graphs.segments import Segments, join_ptrs
 
 if TYPE_CHECKING:
@@ -27,7 +31,11 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
     end = start = 0
     for graph in graphs:
         part, end = key[end:end + graph.num_edges], end + graph.num_edges
-        _add(part.copy_(graph.csr[1]), start)
+        part.copy_(graph.csr[1])
+        # torch does not add integers of type uint16, so int16 with the same bits are added.
+        is_short = key.dtype == torch.uint16
+        (part.view(torch.int16) if is_short else part).add_(
+            start - 2**16 * (is_short and start >= 2**15))
         start += graph.num_keys
     # The segments of the first graph come first; those of each graph keep their order.
     segments = Segments.join([graph.segments for graph in graphs],
@@ -37,13 +45,6 @@ def join(kind: type[BipartiteGraph], graphs: Iterable[BipartiteGraph]) -> Bipart
     edge_prob = torch.cat([graph.edge_prob for graph in graphs]) if with_prob else None
     return kind._of(indptr, key, num_keys, segments, edge_prob,
                     any(graph.is_reordered for graph in graphs))
-
-
-def _add(key: Tensor, start: int) -> None:
-    # torch does not add integers of type uint16, so int16 with the same bits are added.
-    if key.dtype == torch.uint16:
-        key, start = key.view(torch.int16), start - 2**16 * (start >= 2**15)
-    key.add_(start)
 
 
 @cache_host_copies
@@ -116,3 +117,57 @@ def _check_can_be_joined(kind: type[BipartiteGraph],
                          f"of {len(graphs)} graphs with edge_prob); call graph.with_edge_prob for "
                          f"the others")
     return graphs
+
+
+def nearby_order(self: BipartiteGraph) -> Tensor:
+    """Return an order of the tokens that places neighbours close together, int64 ``[num_queries]``.
+
+    It is the reverse Cuthill-McKee order within each segment, computed in O(edges). The graph must
+    be square (:attr:`is_square`).
+
+    Kernels are faster if consecutive queries share keys in the cache of the processor. For a band,
+    and for clusters with few edges between them, such an order exists; for uniformly random edges,
+    none exists.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.patterns import SlidingWindow
+        >>> shuffled = torch.tensor([3, 0, 2, 4, 1])
+        >>> graph = SlidingWindow(1).build(5).reorder(shuffled)
+        >>> order = graph.nearby_order()
+        >>> graph.reorder(order) == SlidingWindow(1).build(5)
+        True
+        >>> x = torch.randn(5, 8)         # tokens of ``graph``
+        >>> nearby = x[order]             # of ``graph.reorder(order)``
+        >>> back = nearby[order.argsort()]
+    """
+    check_square(self, 'nearby_order')
+    if self.num_keys == 0:  # scipy fails then
+        return torch.empty(0, dtype=torch.long, device=self.device)
+    found = reverse_cuthill_mckee(self.to_scipy(), symmetric_mode=False)
+    order = torch.from_numpy(found.astype(np.int64)).to(self.device)
+    segment = torch.repeat_interleave(self.segments.query_ptr.diff())
+    return order[segment[order].argsort(stable=True)]
+
+
+def reorder(self: BipartiteGraph, query_order: Tensor,
+            key_order: Tensor | None = None) -> BipartiteGraph:
+    """Return the graph with reordered nodes: query ``i`` of the new graph is query
+    ``query_order[i]`` of this graph. Edges keep their probabilities.
+
+    Args:
+        query_order (Tensor): A permutation of the queries within segments, int64 ``[num_queries]``.
+        key_order (Tensor, optional): A permutation of the keys within segments, int64
+            ``[num_keys]``; ``query_order`` if omitted, in which case the graph must be square.
+    """
+    check_order('query_order', query_order, self.segments.query_ptr)
+    if key_order is None:
+        check_square(self, 'reorder', hint="; pass 'key_order' for other graphs")
+        key_order = query_order
+    check_order('key_order', key_order, self.segments.key_ptr)
+    key_place, query_place = key_order.argsort(), query_order.argsort()
+    pair, perm = torch.sort(number_pairs(key_place[self.key], query_place[self.query],
+                                         self.num_keys))
+    edge_prob = None if self.edge_prob is None else self.edge_prob[perm]
+    return self._of(*rows_of_pairs(pair, self.num_queries, self.num_keys), self.num_keys,
+                     self.segments, edge_prob, True)

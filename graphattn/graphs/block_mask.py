@@ -81,13 +81,6 @@ def to_block_mask(self: BipartiteGraph, heads: int = 1, tile: int = 128, *,
                      mask_mod=_look_up(place_of_tile.view(heads, *num_tiles), bits, tile))
 
 
-def tensors_of_block_mask(mask: BlockMask) -> list[Tensor]:
-    """Return a list of all tensors of a ``BlockMask``, including the tensors that its ``mask_mod``
-    reads."""
-    held = (*mask.as_tuple(), *(cell.cell_contents for cell in mask.mask_mod.__closure__ or ()))
-    return [part for part in held if isinstance(part, Tensor)]
-
-
 def _in_heads(graph: BipartiteGraph, of_head: tuple[int, int]) -> tuple[Tensor, ...]:
     # of_head: numbers of queries and of keys of one head
     query, key = graph.query, graph.key

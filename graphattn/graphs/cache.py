@@ -82,7 +82,6 @@ class GraphCache:
                     self._remove(key)
 
     def clear(self) -> None:
-        """Drop all cached values."""
         with self._lock:
             self._kept.clear()
             self._keys_of.clear()
@@ -101,7 +100,6 @@ def _names(key: Hashable) -> set[Name]:
 
 
 def bytes_in_use(kept: BipartiteGraph | Tensor | tuple | None) -> int:
-    """Return the number of bytes of a cached value."""
     if isinstance(kept, tuple):
         return sum(map(bytes_in_use, kept))
     if not isinstance(kept, BipartiteGraph):

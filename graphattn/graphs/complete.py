@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,15 +26,18 @@ class CompleteGraph(BipartiteGraph):
         # A cached graph lists its edges at most once, so nbytes and the choice of a backend treat
         # them as listed.
         self._num_keys, self._segments, self.is_listed = num_keys, segments, is_listed
-        self._edge_prob = self._csc = self._block_mask = None
+        self._edge_prob = self._csc = None
         self._is_reordered = False
-        self._versions = None if is_traced(self._indptr) else self._current_versions()
+        self._held = [] if is_traced(self._indptr) else self._with_versions()
 
     @cached_property
     def _key(self) -> Tensor:
         # Listed when first read, because dense attention does not need the edges.
         with outside_transforms():  # later callers may train with the graph
-            return self._list_keys()
+            key = self._list_keys()
+        if not is_traced(key):
+            self._held.append((key, key._version))
+        return key
 
     def _list_keys(self) -> Tensor:
         of_query = self._segments.of_queries(self.num_queries)
@@ -51,12 +53,10 @@ class CompleteGraph(BipartiteGraph):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges: all (query, key) pairs inside the sequences (segments)."""
         return self._segments.num_pairs
 
     @property
     def device(self) -> torch.device:
-        """The device of the edges."""
         return self._indptr.device
 
     @property
@@ -67,9 +67,7 @@ class CompleteGraph(BipartiteGraph):
         # Before the edges are listed, the list only counts if the graph is cached.
         return self._indptr.nbytes + self.is_listed * itemsize * self.num_edges
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
-        no_edges = torch.empty(2, 0, dtype=torch.long)
-        return BipartiteGraph, (no_edges, 0), self.__getstate__()
+    __reduce_ex__ = BipartiteGraph.reduce_to_plain
 
 
 register_as_tensors(CompleteGraph)

@@ -52,7 +52,13 @@ def _find(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
     edges = edges.as_tensor() if isinstance(edges, EdgeIndex) else edges
     identity = identity_of(edges)
     cache_key = None if identity is None else (*identity, num_queries, num_keys)
-    return GRAPHS.get(cache_key, lambda: _sort(edges, num_queries, num_keys))
+
+    def sort() -> SortedEdges:
+        graph, perm = BipartiteGraph.from_edge_index(read_edges(edges), num_queries, num_keys,
+                                                     return_perm=True)
+        return SortedEdges(graph, perm if graph.is_reordered else None)
+
+    return GRAPHS.get(cache_key, sort)
 
 
 _find_outside = torch.compiler.disable(_find, reason='edges are sorted, and compared with one '
@@ -60,7 +66,6 @@ _find_outside = torch.compiler.disable(_find, reason='edges are sorted, and comp
 
 
 def device_of(edges: Edges) -> torch.device:
-    """Return the device of ``edges``, which may be in any of PyG's formats."""
     return edges.device() if isinstance(edges, SparseTensor) else edges.device
 
 
@@ -105,12 +110,6 @@ def _check_sizes(edges: Edges, num_queries: int, num_keys: int) -> None:
     if sizes != (num_queries, num_keys):
         raise ValueError(f"'edge_index' must have {num_queries} queries and {num_keys} keys, as "
                          f"many as 'x' has target and source nodes (got {sizes[0]} and {sizes[1]})")
-
-
-def _sort(edges: Tensor | SparseTensor, num_queries: int, num_keys: int) -> SortedEdges:
-    graph, perm = BipartiteGraph.from_edge_index(edge_index_of(edges), num_queries, num_keys,
-                                                 return_perm=True)
-    return SortedEdges(graph, perm if graph.is_reordered else None)
 
 
 # Cache keys contain a name that is assigned to each object, because Python reuses addresses.

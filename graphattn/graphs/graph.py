@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from reprlib import repr as short
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,35 +24,25 @@ from graphattn._checks import (
     check_segments_of_rows,
     check_size,
     check_square,
+    kind_of,
 )
-from graphattn._tensors import is_traced, narrow, out_of_inference, outside_transforms, row_pointer
-from graphattn.graphs import (
-    batching,
-    conversions,
-    masks,
-    merging,
-    orders,
-    picture,
-    points,
-    pyg_data,
-    saved,
-    sets,
-)
-from graphattn.graphs.block_mask import tensors_of_block_mask, to_block_mask
-from graphattn.graphs.edge_prob import constant_of
+from graphattn._tensors import constant_of, is_traced, narrow, out_of_inference, row_pointer
+from graphattn.graphs import batching, conversions, masks, merging, picture, points, pyg_data
+from graphattn.graphs.block_mask import to_block_mask
 from graphattn.graphs.pairs import (
     csc_of_rows,
     find_pairs,
     find_rows,
     is_ascending,
+    merge_rows,
     number_pairs,
     rows_of_pairs,
     sort_pairs,
 )
 from graphattn.graphs.segments import Segments
+from graphattn.utils.building import check_stored
 
 if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
     from torch_geometric import EdgeIndex
 
 
@@ -75,8 +66,8 @@ class BipartiteGraph:
     devices. A copy has the values of ``edge_prob`` without a gradient.
 
     The graph stores CSR rows (:attr:`csr`). An edge takes 2 bytes if there are up to 65,536 keys,
-    and 4 bytes if there are more. The order by key (:attr:`csc`) and tiles (:attr:`block_mask`) are
-    cached on first use; all other properties are computed on access.
+    and 4 bytes if there are more. The order by key (:attr:`csc`) is cached on first use; all other
+    properties are computed on access.
 
     Args:
         edge_index (Tensor): int64 ``[2, num_edges]``, key over query, sorted by query and then by
@@ -150,8 +141,7 @@ class BipartiteGraph:
                                                                     Tensor) else edge_prob
         self._is_reordered = is_reordered
         self._csc: tuple[Tensor, Tensor, Tensor] | None = None
-        self._block_mask: BlockMask | None = None
-        self._versions = None if is_traced(self._key) else self._current_versions()
+        self._held = [] if is_traced(self._key) else self._with_versions()
 
     @staticmethod
     def _of(*parts: Any) -> BipartiteGraph:
@@ -242,15 +232,6 @@ class BipartiteGraph:
         if not torch.compiler.is_compiling():  # compiled code must not mutate objects
             self._csc = csc = tuple(map(out_of_inference, csc))
         return csc
-
-    @property
-    def block_mask(self) -> BlockMask:
-        """The graph as a ``BlockMask`` of FlexAttention, see :meth:`to_block_mask`, with
-        ``is_compact=True`` except on CPUs. The mask is cached on first use."""
-        if self._block_mask is None:
-            with outside_transforms():
-                self._block_mask = self.to_block_mask(is_compact=self.device.type != 'cpu')
-        return self._block_mask
 
     @property
     def edge_index(self) -> EdgeIndex:
@@ -359,11 +340,8 @@ class BipartiteGraph:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the graph, including :attr:`csc` and :attr:`block_mask` if they are
-        cached."""
+        """Number of bytes of the graph, including :attr:`csc` if it is cached."""
         held = [self._indptr, self._key, *self._segments.ptrs, *(self._csc or ())]
-        if self._block_mask is not None:
-            held += tensors_of_block_mask(self._block_mask)
         held += [self._edge_prob] if isinstance(self._edge_prob, Tensor) else []
         return sum(tensor.nbytes for tensor in held)
 
@@ -412,18 +390,33 @@ class BipartiteGraph:
         This check is needed because compiled loops do not check bounds. With a changed tensor, a
         loop could read outside of its arrays. Changes through ``.data`` are not detected.
         """
-        if self._versions is None or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return
-        if self._versions != self._current_versions():
+        if any(part._version != version for part, version in self._held):
             raise ValueError("'graph' must not be modified, because graphs are immutable (got a "
                              "graph whose tensors were modified in place); build another graph "
                              "from the modified edges")
 
     # Set algebra #####################################################################
 
-    __or__ = sets.union
-    __and__ = sets.intersection
-    __sub__ = sets.difference
+    def __or__(self, other: BipartiteGraph) -> BipartiteGraph:
+        """Return the graph of the edges that are in at least one of both graphs. Set operations
+        drop ``edge_prob``, because the probabilities are not valid for the result."""
+        self._check_same_shape(other, '|')
+        merged = merge_rows(self.csr, other.csr)
+        if merged is not None:
+            return self._of(*merged, self._num_keys, self._segments, None)
+        return self._with_pairs(sort_pairs(torch.cat([self._pairs(), other._pairs()])))
+
+    def __and__(self, other: BipartiteGraph) -> BipartiteGraph:
+        """Return the graph of the edges that are in both graphs."""
+        self._check_same_shape(other, '&')
+        return self._with_pairs(self._pairs()[self.isin(other)])
+
+    def __sub__(self, other: BipartiteGraph) -> BipartiteGraph:
+        """Return the graph of the edges that this graph has and ``other`` does not have."""
+        self._check_same_shape(other, '-')
+        return self._with_pairs(self._pairs()[~self.isin(other)])
 
     def isin(self, other: BipartiteGraph) -> Tensor:
         """Return bool ``[num_edges]``: whether ``other`` has each edge of this graph."""
@@ -440,8 +433,7 @@ class BipartiteGraph:
             keep (Tensor): bool ``[num_edges]``, in the order of :attr:`edge_index`.
         """
         if not isinstance(keep, Tensor) or keep.dtype != torch.bool:
-            kind = keep.dtype if isinstance(keep, Tensor) else type(keep).__name__
-            raise TypeError(f"'keep' must be a Tensor of dtype bool (got {kind})")
+            raise TypeError(f"'keep' must be a Tensor of dtype bool (got {kind_of(keep)})")
         check_on_edges('keep', keep, self.num_edges)
         check_on('keep', keep, self.device, 'the graph')
         before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
@@ -509,7 +501,7 @@ class BipartiteGraph:
             check_edge_prob(edge_prob, self.num_edges, self.device)
         graph = self._of(self._indptr, self._key, self.num_keys, self._segments, edge_prob,
                          self._is_reordered)
-        graph._csc, graph._block_mask = self._csc, self._block_mask
+        graph._csc = self._csc
         return graph
 
     def __repr__(self) -> str:
@@ -542,17 +534,30 @@ class BipartiteGraph:
     unbatch = batching.unbatch
     segment = batching.segment
 
-    nearby_order = orders.nearby_order
-    reorder = orders.reorder
+    nearby_order = batching.nearby_order
+    reorder = batching.reorder
 
     # Internals #######################################################################
 
+    def reduce_to_plain(self, protocol: int) -> tuple[Any, ...]:
+        """Return how pickle restores a subclass as a plain graph."""
+        return BipartiteGraph, (torch.empty(2, 0, dtype=torch.long), 0), self.__getstate__()
+
     def __getstate__(self) -> dict[str, Any]:
-        return saved.state_of(self)
+        key = self._key
+        key = key.view(torch.int16) if key.dtype == torch.uint16 else key  # torch pickles no uint16
+        edge_prob = None if self.edge_prob is None else self.edge_prob.detach()
+        return dict(zip(_SAVED, (self._indptr, key, self.num_keys, *self._segments.ptrs, edge_prob,
+                                 self.is_reordered)))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        # Files may be untrusted.
+        if not isinstance(state, dict) or state.keys() != set(_SAVED):
+            raise ValueError(f"the saved graph must contain {', '.join(_SAVED)} (got "
+                             f"{short(state)}); save the graph again with this version of "
+                             f"graphattn")
         try:
-            self._fill(*saved.parts_of(state))
+            self._fill(*_parts_of(state))
             self._validate_values()
         except TypeError as error:  # in a file, the type of a field is one of its values
             raise ValueError(f'the saved graph is damaged: {error}') from error
@@ -564,11 +569,11 @@ class BipartiteGraph:
         return self._of(*rows_of_pairs(pair, self.num_queries, self.num_keys), self.num_keys,
                         self._segments, None)
 
-    def _current_versions(self) -> list[int]:
-        # A subclass may list its keys later. New keys have the version 0.
+    def _with_versions(self) -> list[tuple[Tensor, int]]:
+        # the tensors that must not change; a subclass may list its keys later
         parts = self._indptr, vars(self).get('_key'), *self._segments.ptrs, self._edge_prob
-        return [part._version if isinstance(part, Tensor) and not part.is_inference() else 0
-                for part in parts]
+        return [(part, part._version) for part in parts
+                if isinstance(part, Tensor) and not part.is_inference()]
 
     def _same_shape(self, other: BipartiteGraph) -> bool:
         return ((self.num_queries, self.num_keys) == (other.num_queries, other.num_keys)
@@ -593,12 +598,30 @@ class BipartiteGraph:
 
 
 torch.serialization.add_safe_globals([BipartiteGraph])  # loading validates them
+_SAVED = 'indptr', 'key', 'num_keys', 'query_ptr', 'key_ptr', 'edge_prob', 'is_reordered'
+
+
+def _parts_of(state: dict[str, Any]) -> tuple[Any, ...]:
+    # as the arguments of BipartiteGraph._fill; values of edges and segments are not checked
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            check_stored(name, value)
+    indptr, key, num_keys, query_ptr, key_ptr, edge_prob, is_reordered = map(state.get, _SAVED)
+    if isinstance(key, Tensor) and key.dtype == torch.int16:
+        key = key.view(torch.uint16)
+    check_size('num_keys', num_keys)
+    check_rows(indptr, key, num_keys)
+    check_num_pairs(indptr.numel() - 1, num_keys)
+    segments = Segments.of(query_ptr, key_ptr, (indptr.numel() - 1, num_keys), key.device)
+    check_bool(is_reordered=is_reordered)
+    return indptr.contiguous(), key.contiguous(), num_keys, segments, edge_prob, is_reordered
 
 
 def check_graph(graph: BipartiteGraph) -> None:
     """Raise an error that says how to build a graph, unless ``graph`` is one."""
     if not isinstance(graph, BipartiteGraph):
-        cure = ('pass pattern.build(num_tokens) for a pattern' if hasattr(graph, 'build') else
+        cure = ('call pair_attention for a soft mask' if hasattr(graph, 'logit_drop') else
+                'pass pattern.build(num_tokens) for a pattern' if hasattr(graph, 'build') else
                 'build a graph with BipartiteGraph.from_edge_index, from_mask, from_scipy or '
                 'from_networkx')
         raise TypeError(f"'graph' must be a BipartiteGraph (got {type(graph).__name__}); {cure}")

@@ -13,6 +13,7 @@ from graphattn._checks import (
     check_size,
     check_strided,
     is_float,
+    kind_of,
 )
 from graphattn._tensors import row_pointer
 from graphattn.graphs.pairs import sort_pairs
@@ -81,8 +82,7 @@ def from_topk(cls: type[BipartiteGraph], indices: Tensor,
                 [0, 1, 1]], dtype=torch.int32)
     """
     if not isinstance(indices, Tensor) or indices.dtype not in _INTEGERS:
-        kind = indices.dtype if isinstance(indices, Tensor) else type(indices).__name__
-        raise TypeError(f"'indices' must be a Tensor of integers (got {kind})")
+        raise TypeError(f"'indices' must be a Tensor of integers (got {kind_of(indices)})")
     check_strided('indices', indices)
     check_has_numbers('indices', indices)
     if indices.dim() not in (2, 3):
@@ -119,9 +119,8 @@ def is_above_lowest(added: Tensor) -> Tensor:
 
 def _attends(mask: Tensor) -> Tensor:
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or is_float(mask.dtype)):
-        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"'mask' must be a Tensor of dtype bool (True = attend), or of a floating "
-                        f"dtype (0 = attend, -inf = do not attend) (got {kind})")
+                        f"dtype (0 = attend, -inf = do not attend) (got {kind_of(mask)})")
     check_strided('mask', mask)
     check_has_numbers('mask', mask)
     if mask.dtype == torch.bool:

@@ -18,7 +18,6 @@ from graphattn._checks import (
 from graphattn.graphs.pairs import (
     first_of_each,
     number_pairs,
-    order_pairs,
     rows_of_edges,
     rows_of_pairs,
     sort_pairs,
@@ -91,7 +90,7 @@ def from_edge_index(
     segments = Segments.of(query_ptr, key_ptr, sizes, edge_index.device)
     given = number_pairs(*plain(edge_index), num_keys)
     if return_perm or edge_prob is not None:
-        perm = order_pairs(given, num_queries * num_keys)
+        perm = given.argsort(stable=True)
         pair = given[perm]
         is_first = first_of_each(pair)
         if return_perm and not bool(is_first.all()):
@@ -99,7 +98,12 @@ def from_edge_index(
                                 f"is that of values on edges (got {given.numel()} edges, "
                                 f"{int(is_first.sum())} of them different); merge duplicates by "
                                 f"torch_geometric.utils.coalesce")
-        edge_prob = None if edge_prob is None else _one_of_each(edge_prob[perm], is_first)
+        if edge_prob is not None:
+            prob = edge_prob[perm]
+            if bool((prob[1:] != prob[:-1])[~is_first[1:]].any()):
+                raise ValueError("'edge_prob' must be the same for all duplicates of an edge (got "
+                                 "different probabilities); pass each edge only once")
+            edge_prob = prob[is_first]
         pair = pair if return_perm else pair[is_first]
     else:
         pair = sort_pairs(given)
@@ -110,16 +114,8 @@ def from_edge_index(
 
 
 def plain(edge_index: Tensor) -> Tensor:
-    """Return ``edge_index``, which may be PyG's ``EdgeIndex``, as a plain Tensor."""
     if type(edge_index) is Tensor:  # avoids importing PyG, which takes seconds
         return edge_index
     from torch_geometric import EdgeIndex
 
     return edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
-
-
-def _one_of_each(edge_prob: Tensor, is_first: Tensor) -> Tensor:
-    if bool((edge_prob[1:] != edge_prob[:-1])[~is_first[1:]].any()):
-        raise ValueError("'edge_prob' must be the same for all duplicates of an edge (got "
-                         "different probabilities); pass each edge only once")
-    return edge_prob[is_first]

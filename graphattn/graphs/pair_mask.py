@@ -19,22 +19,19 @@ class PairMask:
     (SparseBERT, Eq. 5 and 6)."""
 
     def __init__(self, values: Tensor, layout: PairLayout, *, logit_drop: float = 10.):
-        check_kind('layout', layout, PairLayout)
-        check_floating(values=values)
-        check_shape('values', values, ('heads', layout.num_values), f' for {layout}')
-        check_number('logit_drop', logit_drop, 'positive and finite')
-        _check_range(values.detach())
+        check_values(values, layout, logit_drop)
+        known = values.detach()
+        if not is_traced(known) and not bool((is_in := (known >= 0) & (known <= 1)).all()):
+            raise ValueError(f"'values' must be in [0, 1] (got {float(known[~is_in][0])})")
         self.values, self.layout, self.logit_drop = values, layout, float(logit_drop)
         self._index_of: dict[tuple[PairLayout, int, torch.device], Tensor] = {}
 
     @property
     def heads(self) -> int:
-        """Number of heads."""
         return self.values.size(0)
 
     @property
     def device(self) -> torch.device:
-        """The device of the values."""
         return self.values.device
 
     def bias(self, length: int) -> Tensor:
@@ -54,7 +51,6 @@ class PairMask:
         return self.layout.norm(self.values)
 
     def density(self) -> float:
-        """Return the mean value of the n x n pairs of all heads."""
         return float(self.norm().detach()) / max(self.heads * self.layout.size**2, 1)
 
     def _of_pairs(self, values: Tensor, length: int, on: float, off: float) -> Tensor:
@@ -91,19 +87,16 @@ class MaskedPairs:
 
     @property
     def device(self) -> torch.device:
-        """The device of the mask."""
         return self.mask.device
 
     @property
     def num_queries(self) -> int:
-        """Number of tokens of all sequences. Each token is a query and a key."""
         return sum(self._lengths)
 
     num_keys = num_queries
 
     @property
     def num_edges(self) -> int:
-        """Number of pairs of tokens of the same sequence. All heads share these pairs."""
         return sum(length**2 for length in self._lengths)
 
     @property
@@ -131,9 +124,8 @@ class MaskedPairs:
         return order.to(self.device, non_blocking=True)
 
 
-def _check_range(values: Tensor) -> None:
-    if is_traced(values):
-        return
-    is_valid = (values >= 0) & (values <= 1)
-    if not bool(is_valid.all()):
-        raise ValueError(f"'values' must be in [0, 1] (got {float(values[~is_valid][0])})")
+def check_values(values: Tensor, layout: PairLayout, logit_drop: float) -> None:
+    check_kind('layout', layout, PairLayout)
+    check_floating(values=values)
+    check_shape('values', values, ('heads', layout.num_values), f' for {layout}')
+    check_number('logit_drop', logit_drop, 'positive and finite')

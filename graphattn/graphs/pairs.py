@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -22,7 +21,6 @@ def number_pairs(key: Tensor, query: Tensor, num_keys: int) -> Tensor:
 
 
 def is_ascending(pair: Tensor) -> bool:
-    """Return whether edges, numbered ``query * num_keys + key``, are sorted and different."""
     return bool((pair[1:] > pair[:-1]).all())
 
 
@@ -38,7 +36,6 @@ def sort_pairs(pair: Tensor) -> Tensor:
 
 
 def sort_numbers(number: Tensor) -> Tensor:
-    """Return the tensor ``number`` sorted along its last dimension."""
     if number.device.type != 'cpu':
         return torch.sort(number).values
     # For 10 million pairs, numpy's vectorised sort took 0.2 s and torch.sort took 2.3 s.
@@ -46,14 +43,12 @@ def sort_numbers(number: Tensor) -> Tensor:
 
 
 def first_of_each(pair: Tensor) -> Tensor:
-    """Return whether each of the sorted numbers ``pair`` differs from the number before it."""
     is_first = torch.ones_like(pair, dtype=torch.bool)
     torch.ne(pair[1:], pair[:-1], out=is_first[1:])
     return is_first
 
 
 def find_pairs(pair: Tensor, ascending: Tensor) -> Tensor:
-    """Return bool ``[pair.numel()]``: whether each pair is in the sorted numbers ``ascending``."""
     if ascending.numel() == 0:
         return torch.zeros_like(pair, dtype=torch.bool)
     position = torch.searchsorted(ascending, pair).clamp_(max=ascending.numel() - 1)
@@ -69,19 +64,6 @@ def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor
         return torch.from_numpy(indptr), torch.from_numpy(number - query * num_keys)
     first_pair = torch.arange(num_queries + 1, device=pair.device).mul_(num_keys)
     return torch.searchsorted(pair, first_pair), pair.remainder(max(num_keys, 1))
-
-
-def order_pairs(pair: Tensor, num_pairs: int) -> Tensor:
-    """Return the stable permutation that sorts numbers, all below ``num_pairs``."""
-    if not _is_numpys(pair) or sys.byteorder != 'little':
-        return torch.argsort(pair, stable=True)
-    # This is a radix sort by 16 bits at a time, lowest bits first. numpy sorts 16 bits without
-    # comparisons.
-    digits = pair.contiguous().numpy().view(np.uint16).reshape(-1, 4)
-    order = np.argsort(digits[:, 0], kind='stable')
-    for digit in range(1, max(num_pairs - 1, 0).bit_length() + 15 >> 4):
-        order = order[np.argsort(digits[order, digit], kind='stable')]
-    return torch.from_numpy(order)
 
 
 def rows_of_edges(
@@ -225,7 +207,6 @@ def _is_numpys(pair: Tensor) -> bool:
 
 
 def csc_of_rows(indptr: Tensor, key: Tensor, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the edges of a graph sorted by key, then by query."""
     # Begin of each key int64 [num_keys + 1], query of each edge in the narrowest dtype, and index
     # of each edge in the given order, int32 or int64.
     return (_sort_as_operator if is_traced(key) else _sort_by_key)(indptr, key, num_keys)

@@ -64,7 +64,6 @@ def html(graph: BipartiteGraph, text: str) -> str:
 
 
 def new_axes(width: float, height: float) -> Axes:
-    """Return the axes of a new matplotlib figure of ``width`` by ``height`` inches."""
     from matplotlib import pyplot
 
     return pyplot.subplots(figsize=(width, height), layout='constrained')[1]
@@ -104,7 +103,6 @@ def _order_of(graph: BipartiteGraph, edge_index: Tensor) -> Tensor:
 
 
 def tick_whole_numbers(*sides: Axis) -> None:
-    """Put the ticks of each of the matplotlib axes at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     for side in sides:

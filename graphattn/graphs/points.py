@@ -62,12 +62,12 @@ def from_nearest(
     """
     check_size('k', k, at_least=1)
 
-    def nearest(queries: np.ndarray, keys: np.ndarray, number: int) -> np.ndarray:
-        if len(keys) < k:
+    def nearest(queries: np.ndarray, keys: cKDTree, number: int) -> np.ndarray:
+        if keys.n < k:
             raise ValueError(f"'k' must be at most the number of keys of each example (got {k}, "
-                             f"but example {number} has {len(keys)} keys)")
-        _, found = _tree(keys).query(queries, k=[*range(1, k + 1)],
-                                     workers=torch.get_num_threads())
+                             f"but example {number} has {keys.n} keys)")
+        _, found = keys.query(queries, k=[*range(1, k + 1)],
+                              workers=torch.get_num_threads())
         return np.stack([found.ravel(), np.repeat(np.arange(len(queries)), k)])
 
     return _graph(cls, query, key, query_ptr, key_ptr, nearest)
@@ -96,13 +96,11 @@ def from_radius(
         TypeError: An argument is of the wrong type.
         ValueError: A coordinate is not finite, the radius is negative, or shapes do not match.
     """
-    check_number('radius', radius, 'finite')
-    if radius < 0:
-        raise ValueError(f"'radius' must be at least 0 (got {radius})")
+    check_number('radius', radius, 'finite and not negative')
 
-    def within(queries: np.ndarray, keys: np.ndarray, number: int) -> np.ndarray:
-        found = _tree(keys).query_ball_point(queries, radius, workers=torch.get_num_threads(),
-                                             return_sorted=False)
+    def within(queries: np.ndarray, keys: cKDTree, number: int) -> np.ndarray:
+        found = keys.query_ball_point(queries, radius, workers=torch.get_num_threads(),
+                                      return_sorted=False)
         count = np.fromiter(map(len, found), np.int64, len(found))
         key = np.concatenate([np.asarray(each, np.int64) for each in found])
         return np.stack([key, np.repeat(np.arange(len(queries)), count)])
@@ -112,8 +110,10 @@ def from_radius(
 
 def _graph(cls: type[BipartiteGraph], query: Tensor, key: Tensor | None, query_ptr: Tensor | None,
            key_ptr: Tensor | None, edges_of: Callable) -> BipartiteGraph:
-    # edges_of(queries, keys, number) takes the coordinates and the index of one example, and
-    # returns its edges [2, num_edges] with keys in row 0.
+    # edges_of(queries, keys, number) takes the coordinates, the tree of keys and the index of one
+    # example, and returns its edges [2, num_edges] with keys in row 0.
+    from scipy.spatial import cKDTree
+
     if key is None and key_ptr is not None:
         raise ValueError("'key_ptr' must be None without 'key', because then the points of 'query' "
                          "are also the keys; omit 'key_ptr', or pass 'key'")
@@ -128,17 +128,12 @@ def _graph(cls: type[BipartiteGraph], query: Tensor, key: Tensor | None, query_p
     edges = [np.empty((2, 0), np.int64)]
     for number, ((first_query, first_key), (last_query, last_key)) in enumerate(pairwise(ends)):
         if last_query > first_query:
-            part = edges_of(own[first_query:last_query], others[first_key:last_key], number)
+            tree = cKDTree(others[first_key:last_key])
+            part = edges_of(own[first_query:last_query], tree, number)
             edges.append(part + np.array([[first_key], [first_query]]))
     edge_index = torch.from_numpy(np.concatenate(edges, axis=1)).to(segments.query_ptr.device)
     return cls.from_edge_index(edge_index, len(own), len(others), query_ptr=query_ptr,
                                key_ptr=key_ptr)
-
-
-def _tree(keys: np.ndarray) -> cKDTree:
-    from scipy.spatial import cKDTree
-
-    return cKDTree(keys)
 
 
 def _coordinates(name: str, points: Tensor) -> np.ndarray:

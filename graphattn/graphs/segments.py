@@ -47,26 +47,26 @@ class Segments:
         # sizes: queries, keys. Without key_ptr, query_ptr is used if there are as many keys as
         # queries. heads: each head has its own graph, nodes of head 0 first. validate: check and
         # copy. look: at values too, which synchronises a GPU.
-        num_queries, num_keys = sizes
+        (num_queries, num_keys), known, ptrs = sizes, (None, None), []
         if query_ptr is key_ptr is None and not torch.compiler.is_compiling():
-            is_square = num_queries == num_keys
-            query_ptr = _one_segment_per_head(heads, num_queries, device)
-            key_ptr = query_ptr if is_square else _one_segment_per_head(heads, num_keys, device)
-            return cls(query_ptr, key_ptr, int(num_queries) * int(num_keys) // heads, is_square)
-        if validate:
-            is_shared = key_ptr is query_ptr
-            query_ptr = _checked('query_ptr', query_ptr, num_queries, device, look)
-            key_ptr = query_ptr if is_shared and num_keys == num_queries else _checked(
-                'key_ptr', key_ptr, num_keys, device, look)
-        if query_ptr is None:
-            query_ptr = _one_segment_per_head(heads, num_queries, device)
-        if key_ptr is None:
-            key_ptr = (query_ptr if num_keys == num_queries
-                       else _one_segment_per_head(heads, num_keys, device))
+            known = int(num_queries) * int(num_keys) // heads, num_queries == num_keys
+        is_shared = (key_ptr is None or key_ptr is query_ptr) and num_keys == num_queries
+        for name, ptr, size in (('query_ptr', query_ptr, num_queries),
+                                ('key_ptr', key_ptr, num_keys))[:1 if is_shared else 2]:
+            if ptr is None:
+                ptr = torch.arange(heads + 1, device=device) * (size // heads)
+            elif validate:
+                check_pointer(name, ptr, device)
+                if look:
+                    check_ptr(name, ptr, size, device)
+                # a copy, because changes of the original through numpy could not be detected
+                ptr = ptr.clone()
+            ptrs.append(ptr)
+        query_ptr, key_ptr = ptrs[0], ptrs[-1]
         if validate and query_ptr.numel() != key_ptr.numel():
             raise ValueError(f"'query_ptr' and 'key_ptr' must mark the same number of segments "
                              f"(got {query_ptr.numel() - 1} and {key_ptr.numel() - 1})")
-        return cls(query_ptr, key_ptr)
+        return cls(query_ptr, key_ptr, *known)
 
     @classmethod
     def join(cls, parts: list[Segments], sizes: list[tuple[int, int]]) -> Segments:
@@ -94,7 +94,6 @@ class Segments:
 
     @property
     def num_pairs(self) -> int:
-        """Number of (query, key) pairs inside the sequences (segments)."""
         if self._num_pairs is not None:
             return self._num_pairs
         num_pairs = int(self.pairs_per_segment().sum())
@@ -104,7 +103,6 @@ class Segments:
 
     @property
     def is_square(self) -> bool:
-        """Return whether every segment has equal numbers of keys and queries."""
         if self._is_square is not None:
             return self._is_square
         is_square = self.query_ptr is self.key_ptr or torch.equal(self.query_ptr, self.key_ptr)
@@ -143,7 +141,6 @@ class Segments:
         return segment_of(self.key_ptr, num_keys)
 
     def transpose(self) -> Segments:
-        """Return the sequences (segments) in which queries and keys are exchanged."""
         return Segments(self.key_ptr, self.query_ptr)
 
     def to(self, device: torch.device | str) -> Segments:
@@ -155,22 +152,6 @@ class Segments:
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}({self.query_ptr.tolist()}, {self.key_ptr.tolist()})'
-
-
-def _checked(name: str, ptr: Tensor | None, size: int, device: torch.device,
-             look: bool) -> Tensor | None:
-    if ptr is None:
-        return None
-    if look:
-        check_ptr(name, ptr, size, device)
-    else:
-        check_pointer(name, ptr, device)
-    # a copy, because changes of the original through numpy could not be detected
-    return ptr.clone()
-
-
-def _one_segment_per_head(heads: int, num_nodes: int, device: torch.device) -> Tensor:
-    return torch.arange(heads + 1, device=device) * (num_nodes // heads)
 
 
 def segment_of(ptr: Tensor, num_nodes: int | None = None) -> Tensor:

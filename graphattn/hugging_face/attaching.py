@@ -33,7 +33,7 @@ from graphattn.hugging_face.modules import (
     without_heads,
 )
 from graphattn.hugging_face.state import Attachment, check_unchanged
-from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
+from graphattn.layers.graph_attention import check_diffusion, teleport_parameter
 from graphattn.ops import check_backend
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource, HeadClusters, as_source

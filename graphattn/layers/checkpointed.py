@@ -13,6 +13,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
+from graphattn._tensors import cache_host_copies
+
 
 def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generator | None,
                  **options: Any) -> Any:
@@ -29,10 +31,12 @@ def checkpointed(run: Callable[..., Any], *inputs: Any, generator: torch.Generat
 
 def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate ``forward``, so that the backward pass of modules with ``recompute`` repeats it."""
+    again = cache_host_copies(forward)
+
     @wraps(forward)
     def run(self, *inputs: Any, **options: Any) -> Any:
         if self.recompute:
-            return checkpointed(forward, self, *inputs, **{'generator': None, **options})
+            return checkpointed(again, self, *inputs, **{'generator': None, **options})
         return forward(self, *inputs, **options)
     return run
 

@@ -15,16 +15,11 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj, Size
 
 from graphattn import ops
-from graphattn._checks import check_bool, check_dropout, check_floating, check_kind, check_number
+from graphattn._checks import check_bool, check_dropout, check_floating, check_kind
 from graphattn._explained import Explained
-from graphattn.functional.checks import check_edge_values, check_softcap, scale_of
+from graphattn.functional.checks import check_edge_values, check_terms, scale_of
 from graphattn.functional.drive import LOCAL, Placement, drive
-from graphattn.functional.recursion import (
-    check_hops,
-    check_recompute,
-    check_teleport,
-    is_one_hop,
-)
+from graphattn.functional.recursion import check_hops, check_recompute, check_teleport, is_one_hop
 from graphattn.graphs.from_pyg import SortedEdges, sort_edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
@@ -110,9 +105,7 @@ class EdgeAttention(MessagePassing, Explained):
         _check_message_passing(kwargs)
         super().__init__(node_dim=0, **{'aggr': 'add', **kwargs})
         check_dropout(dropout=dropout)
-        if scale is not None:
-            check_number('scale', scale, 'finite')
-        check_softcap(softcap)
+        check_terms(LogitTerms(scale=scale, softcap=softcap))
         ops.check_backend(backend)
         check_hops(hops)
         check_teleport(teleport, hops)
@@ -173,8 +166,14 @@ class EdgeAttention(MessagePassing, Explained):
                 ``graph`` contains an edge twice.
         """
         if not isinstance(graph, BipartiteGraph):
-            query, key, value = _ends(query, key, value)
-            _check_edges(query, key, graph)
+            # Of a pair (source nodes, target nodes) as in PyG, queries are the target nodes.
+            query, key, value = (
+                nodes[end] if isinstance(nodes, tuple) and len(nodes) == 2 else nodes
+                for nodes, end in ((query, 1), (key, 0), (value, 0)))
+            check_floating(query=query, key=key)
+            if not isinstance(graph, Tensor):
+                raise TypeError(f"'graph' must be a BipartiteGraph, or edge_index as a Tensor (got "
+                                f"{type(graph).__name__})")
         if not isinstance(placement, Placement):
             check_kind('placement', placement, Placement)
         teleport = self.teleport if teleport is None else teleport
@@ -260,7 +259,8 @@ class EdgeAttention(MessagePassing, Explained):
     def edge_update(self, query_i: Tensor, key_j: Tensor, edge_bias: Tensor | None,
                     edge_gate: Tensor | None, sink: Tensor | None, index: Tensor,
                     size_i: int | None) -> Tensor:
-        terms = LogitTerms(edge_bias, edge_gate, self._scale(key_j), softcap=self.softcap)
+        scale = scale_of(key_j) if self.scale is None else self.scale
+        terms = LogitTerms(edge_bias, edge_gate, scale, softcap=self.softcap)
         alpha = edge_softmax(edge_logit((query_i * key_j).sum(dim=-1), terms), index, size_i, sink)
         return F.dropout(alpha, self.dropout, self.training)
 
@@ -279,9 +279,6 @@ class EdgeAttention(MessagePassing, Explained):
                      backend=self.backend)
         return out
 
-    def _scale(self, key: Tensor) -> float:
-        return scale_of(key) if self.scale is None else self.scale
-
     def __repr__(self) -> str:
         return (f'{type(self).__name__}(dropout={self.dropout}, backend={self.backend!r}, '
                 f'hops={self.hops}, teleport={self.teleport}, recompute={self.recompute})')
@@ -294,7 +291,6 @@ def hooks_on(*steps: str) -> list[str]:
 
 
 def has_hooks(layer: MessagePassing, names: Sequence[str]) -> bool:
-    """Return whether a layer has any hook in the attributes that :func:`hooks_on` returns."""
     own = layer.__dict__
     for name in names:
         if own[name]:
@@ -310,19 +306,6 @@ _MESSAGE_STEPS = 'edge_update', 'message', 'aggregate'
 _ON_MESSAGES = hooks_on(*_MESSAGE_STEPS)
 _ON_MESSAGE_AND_AGGREGATE = hooks_on('message_and_aggregate')
 _ON_FUSED = [*hooks_on('propagate'), *_ON_MESSAGE_AND_AGGREGATE]
-
-
-def _ends(query: Nodes, key: Nodes, value: Nodes) -> list[Tensor]:
-    # Of a pair (source nodes, target nodes) as in PyG, queries are the target nodes.
-    return [nodes[end] if isinstance(nodes, tuple) and len(nodes) == 2 else nodes
-            for nodes, end in ((query, 1), (key, 0), (value, 0))]
-
-
-def _check_edges(query: Tensor, key: Tensor, edges: Tensor) -> None:
-    check_floating(query=query, key=key)
-    if not isinstance(edges, Tensor):
-        raise TypeError(f"'graph' must be a BipartiteGraph, or edge_index as a Tensor (got "
-                        f"{type(edges).__name__})")
 
 
 def _check_message_passing(kwargs: dict) -> None:

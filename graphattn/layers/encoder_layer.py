@@ -18,7 +18,6 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._explained import Explained, parameters_of
-from graphattn._tensors import cache_host_copies
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -98,7 +97,6 @@ class EncoderLayer(nn.Module, Explained):
 
     _options_of = GraphAttention,
 
-    @cache_host_copies
     def forward(
         self,
         x: Tensor,
@@ -131,7 +129,6 @@ class EncoderLayer(nn.Module, Explained):
 
 
 def activation_of(name: str) -> nn.Module:
-    """Return a new module for the activation ``name``, one of :data:`ACTIVATIONS`."""
     check_choice('activation', name, ACTIVATIONS)
     return ACTIVATIONS[name]()
 

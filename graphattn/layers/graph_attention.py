@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,25 +20,20 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._explained import Explained
-from graphattn._tensors import cache_host_copies, host_copy, is_traced
+from graphattn._tensors import host_copy, is_traced
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.folding import repeat_heads
-from graphattn.functional.recursion import check_recompute
-from graphattn.functional.shard import shard_of
+from graphattn.functional.recursion import check_hops, check_recompute, check_teleport
+from graphattn.functional.shard import check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.checkpointed import recomputed
 from graphattn.layers.edge_attention import EdgeAttention
-from graphattn.layers.learned_teleport import (
-    check_diffusion,
-    reset_teleport,
-    teleport_parameter,
-)
 from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource, as_source
-from graphattn.sources.base import check_same_sequences, fold_ptr, terms_on
+from graphattn.sources.base import check_same_sequences, fold_ptr
 
 
 class GraphAttention(nn.Module, Explained):
@@ -142,7 +139,6 @@ class GraphAttention(nn.Module, Explained):
         return None if self.teleport_logit is None else self.teleport_logit.sigmoid()
 
     @recomputed
-    @cache_host_copies
     def forward(
         self,
         x: Tensor,
@@ -205,7 +201,8 @@ class GraphAttention(nn.Module, Explained):
         check_features(x, self.channels, self.lin_query)
         if generator is not None:
             check_generator(generator)
-        check_bool(return_graph=return_graph)
+        if return_graph is not False:
+            check_bool(return_graph=return_graph)
         if (needs_weights := return_attention_weights is not None):
             check_bool(return_attention_weights=return_attention_weights)
         if rotation is not None:
@@ -216,7 +213,7 @@ class GraphAttention(nn.Module, Explained):
         if edge_bias is not None:
             _check_bias(edge_bias, graph)
         if placement is not LOCAL:
-            shard_of(placement)  # or raises
+            check_shard(placement)
         if memory is not None or memory_ptr is not None:
             self._check_memory(ptr, placement, memory, memory_ptr)
         source = self.source if source is None else check_source(source, self.heads)
@@ -245,8 +242,9 @@ class GraphAttention(nn.Module, Explained):
                              "source; pass a BipartiteGraph, or build the layer with 'source'")
         others = {} if memory_ptr is None else {'key_ptr': memory_ptr}
         others |= {} if placement is LOCAL else {'placement': placement}
-        graph = source(query, repeat_heads(key, self.heads) if source.per_head else key, ptr,
-                       generator=generator, **others)
+        if source.per_head and self.num_kv_heads < self.heads:
+            key = repeat_heads(key, self.heads)
+        graph = source(query, key, ptr, generator=generator, **others)
         if not isinstance(graph, BipartiteGraph | PairMask):
             raise TypeError(f"'source' must return a BipartiteGraph or a PairMask (got "
                             f"{type(graph).__name__} from {type(source).__name__})")
@@ -282,19 +280,23 @@ class GraphAttention(nn.Module, Explained):
             return functional.pair_attention(
                 query, key, value, ptr, graph, scale=attention.scale, softcap=attention.softcap,
                 sink=self.sink, **options), None
-        num_tokens, num_keys = query.size(0), placement.num_tokens
-        num_keys = key.size(0) if num_keys is None else num_keys
+        num_tokens = query.size(0)
+        num_keys = key.size(0) if placement is LOCAL else placement.num_tokens
         sizes = graph.num_queries, graph.num_keys
         owners = None if sizes == (num_tokens, num_keys) else self.heads
         if owners is not None and sizes != (owners * num_tokens, owners * num_keys):
             raise ValueError(f"'graph' must have {num_tokens} queries and keys, or "
                              f"{owners * num_tokens} if each head has its own graph (got "
                              f"{graph.num_queries} queries and {graph.num_keys} keys)")
+        if placement is not LOCAL:
+            of_layer = placement.place(attention, key, graph, owners, **options)
+        else:
+            of_layer = LOCAL if owners is None else Placement(owners)
         out = attention(query, key, value, graph, edge_bias=terms.bias, edge_gate=terms.gate,
-                        sink=self.sink, teleport=teleport,
-                        placement=placement.place(attention, key, graph, owners, **options),
+                        sink=self.sink, teleport=teleport, placement=of_layer,
                         return_attention_weights=needs_weights or None)
-        placement.attended(attention)
+        if placement is not LOCAL:
+            placement.attended(attention)
         return out if needs_weights else (out, None)
 
     def _check_memory(self, ptr: Tensor, placement: Placement, memory: Tensor | None,
@@ -355,13 +357,11 @@ def _terms(graph: BipartiteGraph | PairMask, source: GraphSource | None,
            edge_bias: Tensor | None) -> LogitTerms:
     if isinstance(graph, PairMask) or source is None:
         return LogitTerms(edge_bias)
-    terms = terms_on(graph, source)
-    if edge_bias is None:
-        return terms
-    if terms.bias is not None:
-        edge_bias = (edge_bias.unsqueeze(-1).flatten(1) + terms.bias.unsqueeze(-1).flatten(1)
-                     ).squeeze(1)
-    return terms._replace(bias=edge_bias)
+    terms = source.logit_terms(graph)
+    bias = terms.get('edge_bias', edge_bias)
+    if bias is not edge_bias and edge_bias is not None:
+        bias = (edge_bias.unsqueeze(-1).flatten(1) + bias.unsqueeze(-1).flatten(1)).squeeze(1)
+    return LogitTerms(bias, terms.get('edge_gate'))
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
@@ -376,3 +376,28 @@ def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens
         raise ValueError(f"'graph' must have the sequences of 'ptr' as segments, once for each of "
                          f"{fitting[-1]} heads (got {name} {own.tolist()} and ptr "
                          f"{ptr.tolist()}); build the graph with query_ptr=ptr")
+
+
+def check_diffusion(hops: int | float, teleport: float | Sequence[float],
+                    learn_teleport: bool) -> None:
+    check_bool(learn_teleport=learn_teleport)
+    check_hops(hops)
+    check_teleport(teleport, hops)
+    if learn_teleport and (isinstance(teleport, Sequence) or not 0. < teleport < 1.):
+        raise ValueError(f"'teleport' must be a number above 0 and below 1 with "
+                         f"learn_teleport=True, because learning starts from this number (got "
+                         f"{teleport})")
+
+
+def teleport_parameter(teleport: float, heads: int, device: torch.device | None = None,
+                       dtype: torch.dtype | None = None) -> nn.Parameter:
+    """Return the logit of a learned teleport in each head, ``[heads]``, initially of
+    ``teleport``."""
+    parameter = nn.Parameter(torch.empty(heads, device=device, dtype=dtype))
+    reset_teleport(parameter, teleport)
+    return parameter
+
+
+def reset_teleport(parameter: nn.Parameter | None, teleport: float) -> None:
+    if parameter is not None:
+        nn.init.constant_(parameter, math.log(teleport) - math.log1p(-teleport))

@@ -10,15 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GPSConv, MessagePassing
 
-from graphattn._checks import (
-    check_bool,
-    check_dropout,
-    check_features,
-    check_kind,
-    check_sides,
-)
+from graphattn._checks import check_bool, check_dropout, check_features, check_kind, check_sides
 from graphattn._explained import Explained
-from graphattn._tensors import cache_host_copies
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -136,7 +129,6 @@ class GraphGPSConv(GPSConv, Explained):
             if hasattr(part, 'reset_parameters'):
                 part.reset_parameters()
 
-    @cache_host_copies
     def forward(self, x: Tensor, edge_index: Edges, batch: Tensor | None = None, *,
                 source: GraphSource | Pattern | str | None = None,
                 graph: BipartiteGraph | PairMask | None = None, edge_bias: Tensor | None = None,

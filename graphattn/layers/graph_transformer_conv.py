@@ -23,13 +23,7 @@ from graphattn._checks import (
 )
 from graphattn._explained import Explained
 from graphattn.functional.drive import drive
-from graphattn.graphs.from_pyg import (
-    Edges,
-    SortedEdges,
-    edge_index_of,
-    edge_values_of,
-    sort_edges,
-)
+from graphattn.graphs.from_pyg import Edges, SortedEdges, edge_index_of, edge_values_of, sort_edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.merging import RepeatedEdges
 from graphattn.layers.edge_attention import has_hooks, hooks_on, overrides
@@ -196,7 +190,8 @@ class GraphTransformerConv(TransformerConv, Explained):
                                  "graph that sorted its edges); pass the unsorted edges as a "
                                  "tensor instead")
             edge_index = edge_index_of(edge_index)
-        elif _is_uncoalesced(edge_index):
+        elif (isinstance(edge_index, Tensor) and edge_index.is_sparse
+              and not edge_index.is_coalesced()):
             # PyG reads only tensors that are marked as coalesced. The mark is set on a view, so
             # that the tensor of the caller does not change.
             marked = edge_index.detach()._coalesced_(True)
@@ -264,10 +259,6 @@ def _are_few(edges: Edges) -> bool:
     return (isinstance(edges, Tensor) and edges.device.type == 'cuda'
             and edges.layout == torch.strided and edges.dim() == 2
             and edges.size(1) <= FEW_EDGES)
-
-
-def _is_uncoalesced(edges: Edges) -> bool:
-    return isinstance(edges, Tensor) and edges.is_sparse and not edges.is_coalesced()
 
 
 def _check_nodes(x: Tensor, linear: nn.Module) -> None:

@@ -23,15 +23,10 @@ from graphattn._checks import (
     is_float,
 )
 from graphattn._explained import Explained
-from graphattn._tensors import cache_host_copies, is_one
+from graphattn._tensors import is_one
 from graphattn.graphs.masks import is_above_lowest
-from graphattn.layers.graph_attention import check_source
-from graphattn.layers.learned_teleport import check_diffusion, teleport_parameter
-from graphattn.layers.padded import (
-    PairRules,
-    attend_padded,
-    warn_of_zeros_and_ones,
-)
+from graphattn.layers.graph_attention import check_diffusion, check_source, teleport_parameter
+from graphattn.layers.padded import PairRules, attend_padded, warn_of_zeros_and_ones
 from graphattn.ops import LogitTerms, check_backend
 from graphattn.patterns import Full, Pattern
 from graphattn.placement.padded import PaddedTokens
@@ -134,7 +129,6 @@ class MultiheadAttention(nn.MultiheadAttention, Explained):
         # forward.
         self._qkv_same_embed_dim = False
 
-    @cache_host_copies
     def forward(
         self,
         query: Tensor,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphattn.functional.checks import check_scale_and_dropout, check_softcap
+from graphattn.functional.checks import check_terms
 from graphattn.functional.drive import Teleport, drive
 from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import is_one_hop
@@ -36,7 +36,6 @@ class PairRules(NamedTuple):
 
     @property
     def are_none(self) -> bool:
-        """Return whether there are no rules."""
         return not self.causal and self.allows is None and not self.tables
 
 
@@ -69,8 +68,7 @@ def attend_padded(
     # query [batch, num_queries, heads, channels], key and value [batch, num_keys, num_kv_heads,
     # ...]; terms without what the source adds; diffusion: hops and teleport, which may be [heads].
     _warn_of_empty(tokens)
-    check_scale_and_dropout(terms.scale, terms.dropout_p)
-    check_softcap(terms.softcap)
+    check_terms(terms)
     is_plain = is_one_hop(*diffusion)
     if not (is_plain or tokens.is_square):
         raise ValueError(f"'hops' must be 1 and 'teleport' 0 unless the keys are the tokens of the "

@@ -28,7 +28,7 @@ from graphattn._checks import (
 from graphattn._explained import Explained
 from graphattn._tensors import cache_host_copies, host_copy, is_traced
 from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.shard import shard_of
+from graphattn.functional.shard import check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.graphs.pyg_data import ptr_of
@@ -350,8 +350,8 @@ num_segments=2, density=32.4%))
         return isinstance(self.position_embedding, RotaryPositions)
 
     def _positions(self, tokens: Tensor, ptr: Tensor, placement: Placement) -> Tensor:
-        shard = shard_of(placement)
-        if shard is not None:
+        if placement is not LOCAL:
+            shard = check_shard(placement)
             self._check_lengths(host_copy(shard.ptr).diff())
             return shard.positions()
         num_tokens = tokens.size(0)  # len() would be a constant in exported code

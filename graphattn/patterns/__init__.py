@@ -24,26 +24,24 @@ Tensors that ``edges`` creates are on the device of ``build``:
 """
 
 from graphattn.patterns.base import Difference, Intersection, Pattern, Union
-from graphattn.patterns.cropped import Cropped
+from graphattn.patterns.blocks import Fixed, OverlappingBlocks
+from graphattn.patterns.distances import LogSparse, Offsets, SlidingWindow, Strided
 from graphattn.patterns.edge_list import EdgeList
 from graphattn.patterns.expression import parse
-from graphattn.patterns.fixed import Fixed
 from graphattn.patterns.full import Causal, Full
-from graphattn.patterns.global_tokens import GlobalTokens
+from graphattn.patterns.global_tokens import GlobalTokens, Star
 from graphattn.patterns.grids import Neighborhood, ShiftedWindows
-from graphattn.patterns.log_sparse import LogSparse
 from graphattn.patterns.mask import Mask, load_masks, save_masks
-from graphattn.patterns.offsets import Offsets
-from graphattn.patterns.overlapping_blocks import OverlappingBlocks
 from graphattn.patterns.presets import get, register
-from graphattn.patterns.pruning import prune, prune_at_random, randomly_dropped, without_diagonal
-from graphattn.patterns.random_blocks import RandomBlocks
-from graphattn.patterns.random_keys import RandomKeys
-from graphattn.patterns.random_pairs import RandomPairs
+from graphattn.patterns.pruning import (
+    Cropped,
+    prune,
+    prune_at_random,
+    randomly_dropped,
+    without_diagonal,
+)
+from graphattn.patterns.random_keys import RandomBlocks, RandomKeys, RandomPairs
 from graphattn.patterns.random_regular import RandomRegular
-from graphattn.patterns.sliding_window import SlidingWindow
-from graphattn.patterns.star import Star
-from graphattn.patterns.strided import Strided
 
 __all__ = [
     'Causal',

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
@@ -184,12 +185,16 @@ class Pattern(Explained, ABC):
         check_num_pairs(num_queries, num_keys)
         check_bool(crop=crop)
         queries, of_queries = _queries(offset, num_queries, num_keys)
-        device = _device(device)
+        device = torch.get_default_device() if device is None else check_device(device)
+        if device.type == 'meta':
+            raise ValueError("'device' must be a device with values, such as 'cpu', because the "
+                             "edges are read (got 'meta')")
         generator = as_generator(seed, device)
         if of_queries == 0 or num_keys == 0:
             no_edges = torch.empty(2, 0, dtype=torch.long, device=device)
             return BipartiteGraph(no_edges, num_queries, num_keys)
-        with _as_default(device):
+        # A context costs 10 microseconds per call of torch.
+        with nullcontext() if device == torch.get_default_device() else device:
             rows = self._rows_of_ranges(queries, of_queries, num_keys)
             if rows is not None:
                 return BipartiteGraph.from_csr(*rows, num_keys, validate=False)
@@ -317,6 +322,7 @@ class _SetOperation(RowPattern):
     right: Pattern
 
     symbol: ClassVar[str]
+    combined: ClassVar[Callable]  # whether an edge is in the result, given whether it is in each
     precedence: ClassVar[int]  # of the operator in Python, to minimise parentheses in the repr
 
     def __post_init__(self):
@@ -335,6 +341,17 @@ class _SetOperation(RowPattern):
     def max_tokens(self) -> int | None:
         limits = self.left.max_tokens, self.right.max_tokens
         return min((limit for limit in limits if limit is not None), default=None)
+
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        edges = self.left._rows_here(queries, num_queries, num_keys, generator)
+        in_right = self.right.contains(edges, num_queries, num_keys, generator)
+        return edges[:, self.combined(True, in_right)]
+
+    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
+                 generator: torch.Generator | None) -> Tensor:
+        return self.combined(*(part.contains(edges, num_queries, num_keys, generator)
+                               for part in (self.left, self.right)))
 
     def _ranges_of_parts(self, *arguments: Any) -> list[tuple[Tensor, Tensor]] | None:
         parts = [part.key_ranges(*arguments) for part in (self.left, self.right)]
@@ -370,8 +387,8 @@ class Union(_SetOperation):
         right (Pattern): The other.
     """
 
-    symbol = '|'
-    precedence = 0
+    symbol, precedence = '|', 0
+    combined = staticmethod(operator.or_)
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
@@ -382,11 +399,6 @@ class Union(_SetOperation):
                    num_keys: int) -> tuple[Tensor, Tensor] | None:
         parts = self._ranges_of_parts(queries, num_queries, num_keys)
         return None if parts is None else tuple(torch.cat(bound, dim=1) for bound in zip(*parts))
-
-    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
-                 generator: torch.Generator | None) -> Tensor:
-        in_left = self.left.contains(edges, num_queries, num_keys, generator)
-        return in_left | self.right.contains(edges, num_queries, num_keys, generator)
 
 
 @dataclass(frozen=True, repr=False)
@@ -410,13 +422,8 @@ class Intersection(_SetOperation):
                 [1, 0, 1, 1]], dtype=torch.int32)
     """
 
-    symbol = '&'
-    precedence = 1
-
-    def rows(self, queries: range, num_queries: int, num_keys: int,
-             generator: torch.Generator | None) -> Tensor:
-        edges = self.left._rows_here(queries, num_queries, num_keys, generator)
-        return edges[:, self.right.contains(edges, num_queries, num_keys, generator)]
+    symbol, precedence = '&', 1
+    combined = staticmethod(operator.and_)
 
     def key_ranges(self, queries: range, num_queries: int,
                    num_keys: int) -> tuple[Tensor, Tensor] | None:
@@ -426,11 +433,6 @@ class Intersection(_SetOperation):
         (begin, end), (other_begin, other_end) = parts  # each range of one meets each of the other
         return (torch.maximum(begin[:, :, None], other_begin[:, None]).flatten(1),
                 torch.minimum(end[:, :, None], other_end[:, None]).flatten(1))
-
-    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
-                 generator: torch.Generator | None) -> Tensor:
-        in_left = self.left.contains(edges, num_queries, num_keys, generator)
-        return in_left & self.right.contains(edges, num_queries, num_keys, generator)
 
 
 @dataclass(frozen=True, repr=False)
@@ -445,18 +447,8 @@ class Difference(_SetOperation):
         right (Pattern): The pattern that is removed.
     """
 
-    symbol = '-'
-    precedence = 2
-
-    def rows(self, queries: range, num_queries: int, num_keys: int,
-             generator: torch.Generator | None) -> Tensor:
-        edges = self.left._rows_here(queries, num_queries, num_keys, generator)
-        return edges[:, ~self.right.contains(edges, num_queries, num_keys, generator)]
-
-    def contains(self, edges: Tensor, num_queries: int, num_keys: int,
-                 generator: torch.Generator | None) -> Tensor:
-        in_left = self.left.contains(edges, num_queries, num_keys, generator)
-        return in_left & ~self.right.contains(edges, num_queries, num_keys, generator)
+    symbol, precedence = '-', 2
+    combined = staticmethod(operator.gt)  # of bool
 
 
 def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range, int]:
@@ -468,19 +460,6 @@ def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range
         raise ValueError(f"'offset' plus 'num_queries' must be at most 'num_keys', the length of "
                          f"the sequence (got {offset} plus {num_queries}, and {num_keys})")
     return range(offset, offset + num_queries), num_keys
-
-
-def _device(device: torch.device | str | None) -> torch.device:
-    device = torch.get_default_device() if device is None else check_device(device)
-    if device.type == 'meta':
-        raise ValueError("'device' must be a device with values, such as 'cpu', because the edges "
-                         "are read (got 'meta')")
-    return device
-
-
-def _as_default(device: torch.device) -> AbstractContextManager:
-    # A context costs 10 microseconds per call of torch.
-    return nullcontext() if device == torch.get_default_device() else device
 
 
 def as_generator(seed: int | torch.Generator | None,

@@ -60,7 +60,9 @@ class EdgeList(RowPattern):
             edges = self.pairs.cpu()
             check_range(edges, self.tokens, self.tokens)
             numbers = sort_pairs(number_pairs(*edges, self.tokens)).numpy()
-            object.__setattr__(self, 'pairs', _as_text(numbers))
+            # differences of ascending numbers are small, so they compress well
+            steps = np.diff(numbers, prepend=0).astype('<u4').tobytes()
+            object.__setattr__(self, 'pairs', base64.b64encode(zlib.compress(steps, 9)).decode())
         if not isinstance(self.pairs, str):
             raise TypeError(f"'pairs' must be a str or an int64 Tensor [2, num_edges] (got "
                             f"{type(self.pairs).__name__})")
@@ -95,12 +97,6 @@ class EdgeList(RowPattern):
 
     def __str__(self) -> str:
         return f'EdgeList({self.tokens} tokens, {len(self._numbers):,} edges)'
-
-
-def _as_text(numbers: np.ndarray) -> str:
-    # differences of ascending numbers are small, so they compress well
-    steps = np.diff(numbers, prepend=0).astype('<u4')
-    return base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode()
 
 
 def _from_text(text: str, max_bytes: int) -> np.ndarray:

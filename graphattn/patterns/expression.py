@@ -93,7 +93,8 @@ def _argument(node: ast.expr) -> PairLayout | Pattern | object:
     if is_call and node.func.id in LAYOUTS:
         positional, named = _arguments(node)
         return LAYOUTS[node.func.id](*positional, **named)
-    if is_call and _is_pattern(node.func.id) or _is_operation(node):
+    is_pattern = is_call and node.func.id in {*PRESETS, *_patterns_by_name()}
+    if is_pattern or _is_operation(node):
         return _read(node)
     try:
         return ast.literal_eval(node)
@@ -124,10 +125,6 @@ def _shown(expression: str) -> str:
 
 def _is_operation(node: ast.expr) -> bool:
     return isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS
-
-
-def _is_pattern(name: str) -> bool:
-    return name in PRESETS or name in _patterns_by_name()
 
 
 def _patterns_by_name(kind: type[Pattern] = Pattern) -> dict[str, type[Pattern]]:

@@ -46,7 +46,6 @@ def all_offsets(queries: range, num_keys: int) -> Tensor:
 
 
 def positions(queries: range) -> Tensor:
-    """Return a range of queries as an int64 tensor."""
     return torch.arange(queries.start, queries.stop)
 
 

@@ -7,18 +7,12 @@ from inspect import Parameter, signature
 
 from graphattn._checks import check_bool, check_size, did_you_mean
 from graphattn.patterns.base import Pattern
-from graphattn.patterns.cropped import Cropped
-from graphattn.patterns.fixed import Fixed
-from graphattn.patterns.global_tokens import GlobalTokens
-from graphattn.patterns.log_sparse import LogSparse
-from graphattn.patterns.overlapping_blocks import OverlappingBlocks
-from graphattn.patterns.random_blocks import RandomBlocks
-from graphattn.patterns.random_keys import RandomKeys
-from graphattn.patterns.random_pairs import RandomPairs
+from graphattn.patterns.blocks import Fixed, OverlappingBlocks
+from graphattn.patterns.distances import LogSparse, SlidingWindow, Strided
+from graphattn.patterns.global_tokens import GlobalTokens, Star
+from graphattn.patterns.pruning import Cropped
+from graphattn.patterns.random_keys import RandomBlocks, RandomKeys, RandomPairs
 from graphattn.patterns.random_regular import RandomRegular
-from graphattn.patterns.sliding_window import SlidingWindow
-from graphattn.patterns.star import Star
-from graphattn.patterns.strided import Strided
 
 
 def get(name: str, **parameters: int | bool) -> Pattern:

@@ -1,7 +1,8 @@
-"""Diffuser's random attention, token by token, and draws of distinct keys."""
+"""Random attention: draws of distinct keys, of blocks of keys, and of pairs."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +11,10 @@ from torch import Tensor
 from graphattn._checks import check_choice
 from graphattn._splitmix import ROW, STEP, mix_tensor, shift_right, signed
 from graphattn.graphs.pairs import sort_numbers
-from graphattn.patterns.base import RowPattern
-from graphattn.patterns.layouts import key_table, positions
+from graphattn.patterns.base import Pattern, RowPattern
+from graphattn.patterns.layouts import key_table, positions, ranges
 
-__all__ = ['RandomKeys', 'draw_distinct']
+__all__ = ['RandomBlocks', 'RandomKeys', 'RandomPairs', 'draw_distinct']
 
 _SPACINGS = ('random', 'uniform')
 
@@ -128,3 +129,99 @@ def _complement(left_out: Tensor, num_choices: int) -> Tensor:
     stays = torch.ones(num_rows, num_choices, dtype=torch.bool)
     stays.scatter_(1, left_out, False)
     return stays.nonzero()[:, 1].view(num_rows, num_choices - num_left_out)
+
+
+@dataclass(frozen=True, repr=False)
+class RandomBlocks(RowPattern):
+    """Each block of queries attends to exactly ``count`` distinct random blocks of keys.
+
+    Every subset of blocks is equally likely. A block of queries may draw itself or its neighbours,
+    so random blocks may coincide with other parts of BigBird. The last block may be partial.
+
+    Args:
+        count (int): Number of blocks of keys for each block of queries.
+        block (int): Number of tokens in a block.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: ``count`` is negative or ``block`` is below 1. :meth:`build` also raises it if
+            there are fewer blocks of keys than ``count``.
+
+    Source: Zaheer et al., "Big Bird" (2020), Sec. 2 and App. D.
+
+    Example:
+        >>> from graphattn.patterns import RandomBlocks
+        >>> RandomBlocks(1, block=2).build(6, seed=0).in_degree()
+        tensor([2, 2, 2, 2, 2, 2])
+    """
+
+    count: int
+    block: int
+
+    def __post_init__(self):
+        self._require_int('count', at_least=0)
+        self._require_int('block', at_least=1)
+
+    is_random = True
+
+    @property
+    def min_tokens(self) -> int:
+        # The last block may have a single key.
+        return max((self.count - 1) * self.block + 1, 1)
+
+    def rows(self, queries: range, num_queries: int, num_keys: int,
+             generator: torch.Generator | None) -> Tensor:
+        num_key_blocks = -(-num_keys // self.block)
+        if self.count > num_key_blocks:
+            raise ValueError(f"'count' must be at most {num_key_blocks}, the number of blocks of "
+                             f"{self.block} keys (got {self.count})")
+        query_blocks = range(queries.start // self.block, -(-queries.stop // self.block))
+        key_block = draw_distinct(query_blocks, num_key_blocks, self.count, generator)
+        block_of_query = positions(queries) // self.block - query_blocks.start
+        first_key = (key_block * self.block)[block_of_query].flatten()
+        slot, key = ranges(first_key, (first_key + self.block).clamp_(max=num_keys))
+        return torch.stack([key, (slot // max(self.count, 1)).add_(queries.start)])
+
+
+@dataclass(frozen=True, repr=False)
+class RandomPairs(Pattern):
+    """Exactly ``count`` distinct pairs of a query and a key, every subset equally likely.
+
+    Args:
+        count (int, optional): Number of pairs. If omitted, it is the number of queries, which is
+            the size of the diagonal.
+
+    Raises:
+        TypeError: ``count`` is not an int.
+        ValueError: ``count`` is negative. :meth:`build` also raises it if ``count`` exceeds the
+            number of pairs.
+
+    Source: SparseBERT, Sec. 3.3.3: "we remove the same number (128) of entries randomly".
+
+    Example:
+        >>> from graphattn.patterns import Full, RandomPairs
+        >>> (Full() - RandomPairs()).build(128, seed=0)
+        BipartiteGraph(num_queries=128, num_keys=128, num_edges=16256, density=99.2%)
+    """
+
+    count: int | None = None
+
+    def __post_init__(self):
+        if self.count is not None:
+            self._require_int('count', at_least=0)
+
+    is_random = True
+
+    @property
+    def min_tokens(self) -> int:
+        return math.isqrt((self.count or 1) - 1) + 1  # the square root, rounded up
+
+    def edges(self, num_queries: int, num_keys: int,
+              generator: torch.Generator | None) -> Tensor:
+        count = num_queries if self.count is None else self.count
+        num_pairs = num_queries * num_keys
+        if count > num_pairs:
+            raise ValueError(f"'count' must be at most {num_pairs}, the number of pairs (got "
+                             f"{self.count})")
+        pair = draw_distinct(range(1), num_pairs, count, generator)[0]
+        return torch.stack([pair % num_keys, pair // num_keys])

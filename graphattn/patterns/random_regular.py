@@ -47,9 +47,7 @@ class RandomRegular(Pattern):
     def __post_init__(self):
         self._require_int('degree', at_least=0)
 
-    @property
-    def is_random(self) -> bool:
-        return True
+    is_random = True
 
     @property
     def min_tokens(self) -> int:

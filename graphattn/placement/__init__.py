@@ -1,4 +1,4 @@
-"""Placements, which define where the keys and values of edges lie. Each placement has its own file.
+"""Placements, which define where the keys and values of edges lie.
 
 A placement contains the code that is specific to one ragged batch (:data:`LOCAL`), to padded
 sequences, to decoding or to several processes. The common code is

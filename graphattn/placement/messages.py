@@ -26,7 +26,6 @@ class Message:
             self._rows = all_to_all_single(rows.contiguous(), receive_sizes, send_sizes, group)
 
     def wait(self) -> Tensor:
-        """Return the received rows in the order of the sending processes."""
         with naming_absent(self._group):
             return wait_tensor(self._rows)
 
@@ -39,8 +38,6 @@ def exchanged(rows: Tensor, send_sizes: list[int], receive_sizes: list[int],
 
 
 class _Sent(torch.autograd.Function):
-    """Autograd function of :func:`exchanged`."""
-
     # If a process does not respond in the backward pass, the error names this process, unlike the
     # error of torch's own function.
 

@@ -26,21 +26,21 @@ class Split(NamedTuple):
     # The fields from send on plan how processes send each other the keys of far edges.
     near: BipartiteGraph
     far: BipartiteGraph  # from the received keys to the queries that have far edges
-    rows: Tensor | None  # these queries, int64; None if all queries have far edges
+    rows: Tensor  # these queries, int64
     is_far: Tensor  # bool [num_edges]
     send: Tensor  # own keys to send, in the order of the receiving processes, int64
     send_sizes: list[int]  # number of keys to send to each process
     receive_sizes: list[int]  # number of keys to receive from each process
-    order: Tensor | None  # for each received key, its index in far; None if the order is equal
+    order: Tensor  # for each received key, its index in far
 
     def in_order(self, received: Tensor) -> Tensor:
         """Return the received rows of far keys, reordered to match the keys of ``far``."""
-        return received if self.order is None else received.index_select(0, self.order.argsort())
+        return received.index_select(0, self.order.argsort())
 
     def as_received(self, x: Tensor) -> Tensor:
         """Return the rows of the keys of ``far`` in the order of receipt, the inverse of
         :meth:`in_order`."""
-        return x if self.order is None else x.index_select(0, self.order)
+        return x.index_select(0, self.order)
 
     def join(self, near: Tensor, far: Tensor) -> Tensor:
         """Return the values of all edges from those of the near and of the far edges."""
@@ -71,8 +71,8 @@ def split_edges(graph: BipartiteGraph, owner: Tensor, is_needed: Tensor, rank: i
     is_own = owner == rank
     is_far = ~is_own[graph.key]
     has_far = counts_before(is_far)[graph.csr[0]].diff() > 0
-    num_rows = int(has_far.sum())
-    if len(send_sizes) == 1 or graph.num_edges < EDGES_OF_A_FAR_QUERY * num_rows:
+    rows = has_far.nonzero().flatten()
+    if len(send_sizes) == 1 or graph.num_edges < EDGES_OF_A_FAR_QUERY * len(rows):
         return None
     # all keys with edges are needed; send includes keys that the process sends to itself
     far, order = is_needed & ~is_own, owner[is_needed & ~is_own].argsort(stable=True)
@@ -81,11 +81,10 @@ def split_edges(graph: BipartiteGraph, owner: Tensor, is_needed: Tensor, rank: i
     return Split(
         near=subgraph(graph, is_own, ~is_far),
         far=_rows_of(subgraph(graph, far, is_far), has_far),
-        rows=None if num_rows == graph.num_queries else has_far.nonzero().flatten(), is_far=is_far,
+        rows=rows, is_far=is_far, order=order,
         send=torch.cat([part for part, is_other in zip(parts, others) if is_other]),
         send_sizes=[size * is_other for size, is_other in zip(send_sizes, others)],
-        receive_sizes=[size * is_other for size, is_other in zip(receive_sizes, others)],
-        order=None if bool((order.diff() > 0).all()) else order)
+        receive_sizes=[size * is_other for size, is_other in zip(receive_sizes, others)])
 
 
 def subgraph(graph: BipartiteGraph, is_key: Tensor, keep: Tensor | None = None) -> BipartiteGraph:
@@ -126,8 +125,6 @@ def attend_overlapped(kernel: Backend, query: Tensor, key: Tensor, value: Tensor
 
 
 class _Overlapped(torch.autograd.Function):
-    """Autograd function of :func:`attend_overlapped`."""
-
     @staticmethod
     def forward(ctx, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None,
                 gate: Tensor | None, sink: Tensor | None, near: _Side, far: _Side,
@@ -160,7 +157,7 @@ class _Overlapped(torch.autograd.Function):
         # The softmax of a query is over near and far edges together, so the gradients of each part
         # follow from the output and the softmax denominators of all edges.
         grad_query, *nodes, near_bias, near_gate = near.grads(rows, key, value, *terms)
-        _add_to(grad_query, split.rows, far_query)
+        grad_query.index_add_(0, split.rows, far_query)
         returned = message.wait().split([key.size(-1), value.size(-1)], dim=-1)
         for grad, part in zip(nodes, returned):
             grad.index_add_(0, split.send, part)
@@ -184,9 +181,9 @@ class _Side(NamedTuple):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None,
                gate: Tensor | None) -> tuple[Tensor, Tensor]:
         # Returns the output, and the largest logit and the inverse softmax denominator, [..., 2].
-        graph, rows = self._edges()
-        return self.kernel.attention_part(_rows(query, rows), key, value, graph,
-                                          self._with(bias, gate), self.seed)
+        graph, (query,) = self._of_queries(query)
+        return self.kernel.attention_part(query, key, value, graph, self._with(bias, gate),
+                                          self.seed)
 
     def grads(self, of_queries: tuple[Tensor, ...], key: Tensor, value: Tensor,
               bias: Tensor | None, gate: Tensor | None,
@@ -194,14 +191,15 @@ class _Side(NamedTuple):
         # of_queries, for all queries: gradient of the output, output, (largest logit, inverse
         # softmax denominator), queries. Bias and gate are those of near and far edges; the result
         # is what these edges contribute.
-        graph, rows = self._edges()
-        return self.kernel.attention_part_grads(
-            tuple(_rows(x, rows) for x in of_queries), key, value, graph, self._with(bias, gate),
-            self.seed, needs)
+        graph, of_queries = self._of_queries(*of_queries)
+        return self.kernel.attention_part_grads(of_queries, key, value, graph,
+                                                self._with(bias, gate), self.seed, needs)
 
-    def _edges(self) -> tuple[BipartiteGraph, Tensor | None]:
+    def _of_queries(self, *tensors: Tensor) -> tuple[BipartiteGraph, tuple[Tensor, ...]]:
         split = self.split
-        return (split.far, split.rows) if self.is_far else (split.near, None)
+        if not self.is_far:
+            return split.near, tensors
+        return split.far, tuple(x.index_select(0, split.rows) for x in tensors)
 
     def _with(self, bias: Tensor | None, gate: Tensor | None) -> LogitTerms:
         if bias is gate is None:
@@ -211,28 +209,12 @@ class _Side(NamedTuple):
         return self.terms._replace(bias=bias, gate=gate)
 
 
-def _rows(x: Tensor, rows: Tensor | None) -> Tensor:
-    return x if rows is None else x.index_select(0, rows)
-
-
-def _add_to(x: Tensor, rows: Tensor | None, added: Tensor) -> None:
-    if rows is None:
-        x += added
-    else:
-        x.index_add_(0, rows, added)
-
-
-def _merge(out: Tensor, max_inv_sum: Tensor, rows: Tensor | None, far_out: Tensor,
+def _merge(out: Tensor, max_inv_sum: Tensor, rows: Tensor, far_out: Tensor,
            far_max_inv_sum: Tensor) -> None:
-    # In place. rows: the queries that have far edges; None for all.
-    own_out = _rows(out, rows)
-    (own, far), both = joined(torch.stack([_rows(max_inv_sum, rows), far_max_inv_sum]))
-    if rows is None:
-        torch.addcmul(own_out * own, far_out, far, out=out)
-        max_inv_sum.copy_(both)
-    else:
-        out.index_copy_(0, rows, own_out * own + far_out * far)
-        max_inv_sum.index_copy_(0, rows, both)
+    # In place. rows: the queries that have far edges.
+    (own, far), both = joined(torch.stack([max_inv_sum.index_select(0, rows), far_max_inv_sum]))
+    out.index_copy_(0, rows, out.index_select(0, rows) * own + far_out * far)
+    max_inv_sum.index_copy_(0, rows, both)
 
 
 def joined(max_inv_sum: Tensor) -> tuple[Tensor, Tensor]:

@@ -110,17 +110,14 @@ class PaddedTokens:
 
     @property
     def is_square(self) -> bool:
-        """Return whether queries and keys are the same tokens."""
         return self.same_tokens and self.first_query == self.first_key == 0
 
     @cached_property
     def ptr(self) -> Tensor:
-        """Return where the keys of each sequence begin, int64 ``[batch + 1]``."""
         return torch.tensor([*accumulate(self.lengths, initial=0)], device=self.device)
 
     @property
     def query_ptr(self) -> Tensor:
-        """Return where the queries of each sequence begin, int64 ``[batch + 1]``."""
         counts = [last - first for first, last in self.spans]
         return torch.tensor([*accumulate(counts, initial=0)], device=self.device)
 
@@ -130,11 +127,9 @@ class PaddedTokens:
         return torch.tensor([first for first, _ in self.spans], device=self.device)
 
     def queries(self, x: Tensor) -> Tensor:
-        """Return padded queries without padding, ``[num_tokens, ...]``."""
         return _take(x, self._query_slot)
 
     def keys(self, x: Tensor) -> Tensor:
-        """Return padded keys without padding, ``[num_tokens, ...]``."""
         return _take(x, self._key_slot)
 
     def key_slots(self, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,7 +138,6 @@ class PaddedTokens:
         return slot // self.num_keys, slot % self.num_keys
 
     def pad_queries(self, x: Tensor) -> Tensor:
-        """Return tokens padded with zeros to ``[batch, num_queries, ...]``."""
         if self._query_slot is not None:
             padded = x.new_zeros(self.batch * self.num_queries, *x.shape[1:])
             x = padded.index_copy(0, self._query_slot, x)

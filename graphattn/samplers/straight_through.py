@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_choice, check_floating, check_kind, check_shape
-from graphattn.graphs.edge_prob import constant_of
+from graphattn._tensors import constant_of
 from graphattn.graphs.graph import BipartiteGraph
 
 __all__ = ['ESTIMATORS', 'density_penalty', 'straight_through']
@@ -84,9 +84,14 @@ def straight_through(edge_prob: Tensor | BipartiteGraph,
         (tensor([ 0., -4.]),)
     """
     check_choice('estimator', estimator, ESTIMATORS)
+    return pass_gradient(_carrier(edge_prob), estimator)
+
+
+def pass_gradient(carrier: Tensor, estimator: str) -> dict[str, Tensor]:
+    # straight_through without checks
     if estimator == 'paper':
-        return {'edge_gate': constant_of(_carrier(edge_prob), 1.)}
-    return {'edge_bias': _ZeroOfClampedGradient.apply(_carrier(edge_prob), *_BOUNDS[estimator])}
+        return {'edge_gate': constant_of(carrier, 1.)}
+    return {'edge_bias': _ZeroOfClampedGradient.apply(carrier, *_BOUNDS[estimator])}
 
 
 class _ZeroOfClampedGradient(torch.autograd.Function):
@@ -108,15 +113,11 @@ class _ZeroOfClampedGradient(torch.autograd.Function):
 
 def _carrier(edge_prob: Tensor | BipartiteGraph) -> Tensor:
     # the tensor [num_edges] whose gradient reaches the probabilities
-    if isinstance(edge_prob, BipartiteGraph):
-        return _gate(edge_prob)
-    check_floating(edge_prob=edge_prob)
-    check_shape('edge_prob', edge_prob, ('num_edges',))
-    return edge_prob
-
-
-def _gate(graph: BipartiteGraph) -> Tensor:
-    gate = graph.edge_gate
+    if not isinstance(edge_prob, BipartiteGraph):
+        check_floating(edge_prob=edge_prob)
+        check_shape('edge_prob', edge_prob, ('num_edges',))
+        return edge_prob
+    gate = edge_prob.edge_gate
     if gate is None:
         raise ValueError("'graph' must have edge_prob, which receives the gradient; pass "
                          "graph.with_edge_prob(edge_prob)")
@@ -159,7 +160,7 @@ def density_penalty(graph: BipartiteGraph) -> Tensor:
         (0.5, (tensor([0.2500, 0.2500]),))
     """
     check_kind('graph', graph, BipartiteGraph)
-    gate = _gate(graph)
+    gate = _carrier(graph)
     num_pairs = graph.segments.pairs_per_segment()
     edge_share = 1 / (num_pairs.clamp(min=1).double() * graph.num_segments)
     dtype = torch.promote_types(gate.dtype, torch.float32)

@@ -34,11 +34,13 @@ class GraphSource(nn.Module, Explained, ABC):
             (:func:`graphattn.layers.fold_heads`): the returned graph has ``heads`` times as many
             nodes, and begins with the sequences of head 0.
         heads (int, optional): Number of heads that the source requires; ``None`` allows any number.
+        head_channels (int or str): Size of a head that the source requires; a str allows any size.
         max_length (int, optional): Maximum number of tokens of a sequence; unlimited if ``None``.
     """
 
     per_head: bool = False
     heads: int | None = None
+    head_channels: int | str = 'head_channels'
     max_length: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -115,26 +117,27 @@ class GraphSource(nn.Module, Explained, ABC):
         Raises:
             ValueError: An argument has no attribute of its name, or the attribute has another type.
         """
-        names = list(inspect.signature(type(self).__init__).parameters)[1:]
-        return {name: self._argument(name) for name in names}
-
-    def _argument(self, name: str) -> Any:
-        value = getattr(self, name, self)
-        if not isinstance(value, str | int | float | list | tuple | None):
-            raise ValueError(f"{type(self).__name__} must have an attribute {name!r} (a number, a "
-                             f"string or a list) to be saved; set the attribute in __init__, or "
-                             f"implement 'arguments'")
-        return value
+        _, *names = inspect.signature(type(self).__init__).parameters
+        found = {name: getattr(self, name, self) for name in names}
+        for name, value in found.items():
+            if not isinstance(value, str | int | float | list | tuple | None):
+                raise ValueError(f"{type(self).__name__} must have an attribute {name!r} (a "
+                                 f"number, a string or a list) to be saved; set the attribute in "
+                                 f"__init__, or implement 'arguments'")
+        return found
 
     def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
                      key_ptr: Tensor | None = None) -> None:
         """Raise an error unless queries and keys, and the pointers to their sequences, are valid
         arguments of :meth:`forward`."""
         check_floating(query=query, key=key)
-        if self.heads is not None:
-            check_shape('query', query, ('num_tokens', self.heads, 'head_channels'),
-                        ', with the heads of the source')
-        check_on('key', key, query.device, "'query'")
+        # if heads share keys, there may be fewer heads of keys
+        for name, x in (('query', query), ('key', key))[:1 + self.per_head]:
+            if self.heads is not None and x.shape[1:] != (self.heads, self.head_channels):
+                check_shape(name, x, ('num_tokens', self.heads, self.head_channels),
+                            ', with the heads and channels of the source')
+        if key.device != query.device:
+            check_on('key', key, query.device, "'query'")
         if key_ptr is None and key.size(0) != query.size(0):
             raise ValueError(f"'key' must have {query.size(0)} tokens, the tokens of 'query' (got "
                              f"{key.size(0)}); pass 'key_ptr' if the keys are other tokens than "
@@ -148,7 +151,6 @@ class GraphSource(nn.Module, Explained, ABC):
 
 
 def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
-    """Return the bias and the gate that ``source`` gives to the edges of ``graph``."""
     terms = source.logit_terms(graph)
     return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
 

@@ -9,23 +9,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import (
-    check_choice,
-    check_generator,
-    check_layer_dtype,
-    check_number,
-    check_shape,
-    check_sides,
-)
+from graphattn._checks import check_choice, check_generator, check_number, check_place, check_sides
+from graphattn._tensors import accumulated
 from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.shard import Shard, shard_of
+from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import Pattern
-from graphattn.samplers import FactorModel, straight_through
+from graphattn.samplers import FactorModel
 from graphattn.samplers.bernoulli import draw_bernoulli
 from graphattn.samplers.fastrg import draw_poisson
-from graphattn.samplers.straight_through import ESTIMATORS
+from graphattn.samplers.straight_through import ESTIMATORS, pass_gradient
 from graphattn.sources.base import GraphSource, fold_ptr
 from graphattn.sources.pattern_source import PatternSource
 from graphattn.sources.sampled_graph import SampledGraph
@@ -153,9 +147,8 @@ class BlockModelSource(GraphSource):
         if generator is not None:
             check_generator(generator)
         factors = self._factors(query, key)
-        shard = shard_of(placement)
-        if shard is not None:
-            return self._rows(factors, shard, generator)
+        if placement is not LOCAL:
+            return self._rows(factors, check_shard(placement), generator)
         return self._sample(factors, ptr, key_ptr, generator)
 
     @torch.compiler.disable(reason='the edges depend on the values of the tokens')
@@ -205,17 +198,12 @@ class BlockModelSource(GraphSource):
         self.check_tokens(query, key, ptr)
         return self._model(self._factors(query, key), ptr)
 
-    def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
-                     key_ptr: Tensor | None = None) -> None:
-        super().check_tokens(query, key, ptr, key_ptr)
-        for name, x in (('query', query), ('key', key)):
-            check_shape(name, x, ('num_tokens', self.heads, self.head_channels),
-                        ', the heads and channels of the source')
-            check_layer_dtype(name, x, self.centroid)
-
     def _factors(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # memberships of queries, mixing, memberships of keys; heads are folded into nodes
-        affinity = _at_least_float(torch.bmm(self.centroid, self.centroid.mT))
+        if not query.dtype == key.dtype == self.centroid.dtype:
+            for name, x in (('query', query), ('key', key)):
+                check_place(name, x, self.centroid)
+        affinity = accumulated(torch.bmm(self.centroid, self.centroid.mT))
         mixing = affinity.flatten(1).softmax(dim=1).view_as(affinity)
         query_factor, key_factor = self._memberships(query, key)
         return query_factor, mixing, key_factor
@@ -231,7 +219,8 @@ class BlockModelSource(GraphSource):
                            exploration=exploration, validate=False)
 
     def logit_terms(self, graph: BipartiteGraph) -> dict[str, Tensor]:
-        return {} if graph.edge_gate is None else straight_through(graph, self.estimator)
+        gate = graph.edge_gate
+        return {} if gate is None else pass_gradient(gate, self.estimator)
 
     def _memberships(self, query: Tensor, key: Tensor) -> list[Tensor]:
         tokens = torch.cat((query, key)).transpose(0, 1)
@@ -241,19 +230,14 @@ class BlockModelSource(GraphSource):
         hidden = torch.baddbmm(self.bias1, tokens, weight1).relu_()
         embedding = torch.baddbmm(self.bias2, hidden, weight2)
         centroid = self.centroid.mT
-        return [_at_least_float(torch.bmm(part, centroid)).sigmoid_().flatten(0, 1)
+        # Also under autocast, because half precision is too coarse near probabilities 0 and 1.
+        return [accumulated(torch.bmm(part, centroid)).sigmoid_().flatten(0, 1)
                 for part in embedding.split((query.size(0), key.size(0)), dim=1)]
 
     def __or__(self, edges: Edges) -> StructureSource:
-        """Return a source that joins the edges of this source with ``edges`` of the data."""
         return StructureSource(self, edges)
 
     def extra_repr(self) -> str:
         return (f'heads={self.heads}, head_channels={self.head_channels}, '
                 f'clusters={self.clusters}, preset={self.preset!r}, '
                 f'distribution={self.distribution!r}')
-
-
-def _at_least_float(logit: Tensor) -> Tensor:
-    # Also under autocast, because half precision is too coarse near probabilities 0 and 1.
-    return logit.to(torch.promote_types(logit.dtype, torch.float32))

@@ -19,9 +19,9 @@ from graphattn._checks import (
 )
 from graphattn._tensors import host_copy, narrow, outside_transforms, unwrap, without_autocast
 from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.shard import Shard, shard_of
+from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.graphs.pairs import merge_row_ranges, order_pairs, sort_numbers
+from graphattn.graphs.pairs import merge_row_ranges, sort_numbers
 from graphattn.graphs.segments import segment_of
 from graphattn.patterns import Causal, Pattern, parse
 from graphattn.patterns.layouts import ranges
@@ -131,9 +131,8 @@ class ContentClusterSource(GraphSource):
         self.check_tokens(query, key, ptr, key_ptr)
         check_bool(causal=causal)
         check_generator(generator)
-        shard = shard_of(placement)
-        if shard is not None:
-            return self._rows(query, key, shard, generator)
+        if placement is not LOCAL:
+            return self._rows(query, key, check_shard(placement), generator)
         key_ptr = ptr if key_ptr is None else key_ptr
         if first is not None:
             _check_first(first, key_ptr)
@@ -163,13 +162,6 @@ class ContentClusterSource(GraphSource):
         source = copy.deepcopy(self)
         source.fixed, source.is_causal = self.fixed.causal(), True
         return source
-
-    def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
-                     key_ptr: Tensor | None = None) -> None:
-        super().check_tokens(query, key, ptr, key_ptr)
-        for name, x in (('query', query), ('key', key)):
-            check_shape(name, x, ('num_tokens', self.heads, self.head_channels),
-                        ', the heads and channels of the source')
 
     def _clusters(self, x: Tensor, side: str) -> Tensor:
         with outside_transforms(), without_autocast(x.device):
@@ -250,7 +242,7 @@ def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor],
                         for part, each in zip(clusters, ptrs))
     num_groups = num_sequences * int(sizes.sum())
     node = heads[:, None] * num_keys + torch.arange(num_keys, device=device)
-    grouped = node.flatten()[order_pairs(of_key.flatten(), num_groups)]
+    grouped = node.flatten()[of_key.flatten().argsort(stable=True)]
     group_ptr = _pointer(of_key.flatten().bincount(minlength=num_groups))
 
     is_present = of_query.flatten().bincount(minlength=num_groups) > 0

@@ -16,9 +16,9 @@ from graphattn._checks import (
     check_number,
     check_sides,
 )
-from graphattn._tensors import cache_host_copies, host_copy, outside_transforms, unwrap
+from graphattn._tensors import host_copy, outside_transforms, unwrap
 from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.shard import Shard, shard_of
+from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout
 from graphattn.graphs.pair_mask import PairMask
@@ -136,7 +136,9 @@ class LearnedMaskSource(GraphSource):
         check_number('init_std', init_std, 'finite and not negative')
         self.heads, self.mode, self.temperature = heads, mode, temperature
         self.hard, self.logit_drop, self.init_std = hard, logit_drop, init_std
-        self.layout = _layout(size, mode, border)
+        is_structured = mode == 'dam_structured'
+        self.layout = (DiagonalLayout if is_structured else FreeLayout)(
+            size, is_structured if border is None else border)
         if self.layout.num_values > MAX_SIDE:
             raise ValueError(f"'size' must be smaller in mode {mode!r}, because the mask has "
                              f"{self.layout.num_values} values to learn, which do not fit into "
@@ -155,7 +157,6 @@ class LearnedMaskSource(GraphSource):
         """Draw the logits of all mask values from a normal distribution."""
         nn.init.normal_(self.logit, std=self.init_std)
 
-    @cache_host_copies
     def forward(
         self,
         query: Tensor,
@@ -173,9 +174,8 @@ class LearnedMaskSource(GraphSource):
                              "without 'memory'")
         self.check_tokens(query, key, ptr)
         check_generator(generator)
-        shard = shard_of(placement)
-        if shard is not None:
-            return self._rows(shard)
+        if placement is not LOCAL:
+            return self._rows(check_shard(placement))
         if self.mode == 'soft':
             return PairMask(self.logit.sigmoid(), self.layout, logit_drop=self.logit_drop)
         if not self.training:
@@ -210,7 +210,8 @@ class LearnedMaskSource(GraphSource):
         # cached while the signs are unchanged: freezing 12 masks of 512 x 512 pairs took 99 ms
         with outside_transforms():
             is_on, frozen = unwrap(self.logit) > 0, self._frozen
-            if frozen is None or not _is_same(frozen[0], is_on):
+            if frozen is None or frozen[0].device != is_on.device or not torch.equal(frozen[0],
+                                                                                     is_on):
                 self._frozen = frozen = is_on, _masks(self.layout, is_on)
         return frozen[1]
 
@@ -283,16 +284,6 @@ class LearnedMaskSource(GraphSource):
 
 def _masks(layout: PairLayout, is_on: Tensor) -> tuple[Mask, ...]:
     return tuple(Mask(layout, head) for head in is_on)
-
-
-def _is_same(tensor: Tensor, other: Tensor) -> bool:
-    return tensor.device == other.device and torch.equal(tensor, other)
-
-
-def _layout(size: int, mode: str, border: bool | None) -> PairLayout:
-    is_structured = mode == 'dam_structured'
-    border = is_structured if border is None else border
-    return (DiagonalLayout if is_structured else FreeLayout)(size, border)
 
 
 def add_noise(logit: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphattn._checks import check_floating, check_kind, check_number, check_ptr, check_shape
-from graphattn._tensors import host_copy, index_dtype, unwrap
+from graphattn._checks import check_ptr
+from graphattn._tensors import accumulated, host_copy, index_dtype, unwrap
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import PairLayout
+from graphattn.graphs.pair_mask import check_values
 from graphattn.graphs.segments import Segments
 from graphattn.sources.base import fold_ptr
 
@@ -30,14 +31,12 @@ class MaskGraph(BipartiteGraph):
     # gradients.
     def __init__(self, values: Tensor, layout: PairLayout, ptr: Tensor, *,
                  logit_drop: float = 10.):
-        check_kind('layout', layout, PairLayout)
-        check_floating(values=values)
-        check_shape('values', values, ('heads', layout.num_values), f' for {layout}')
-        check_number('logit_drop', logit_drop, 'positive and finite')
+        check_values(values, layout, logit_drop)
         check_ptr('ptr', ptr, None, values.device)
         is_on = unwrap(values)
-        if not bool(((is_on == 0) | (is_on == 1)).all()):
-            raise ValueError(f"'values' must contain only 0 and 1 (got {_first_soft(is_on)}); use "
+        others = is_on[(is_on != 0) & (is_on != 1)]
+        if others.numel():
+            raise ValueError(f"'values' must contain only 0 and 1 (got {float(others[0])}); use "
                              f"PairMask for other weights of pairs")
         lengths = host_copy(ptr).diff().tolist()
         indptr, key, value = _edges(layout, is_on > 0, lengths)
@@ -46,12 +45,11 @@ class MaskGraph(BipartiteGraph):
         self.values, self.layout, self.edge_bias = values, layout, None
         if values.requires_grad and torch.is_grad_enabled():
             # Gradients are summed over the edges of a value in at least float32.
-            exact = values.to(torch.promote_types(values.dtype, torch.float32))
-            bias = F.pad(logit_drop * (exact - 1), (0, 1))  # last column: pairs that are always on
+            bias = logit_drop * (accumulated(values) - 1)
+            bias = F.pad(bias, (0, 1))  # last column: pairs that are always on
             self.edge_bias = bias.flatten().index_select(0, value)
 
     def norm(self) -> Tensor:
-        """Return the penalty of SparseBERT's Eq. 7 for the masks of this graph, with a gradient."""
         return self.layout.norm(self.values)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -67,7 +65,11 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
     # Values of head h have the indices h * (num_values + 1) and following; the last of them is for
     # pairs that are always on.
     heads, num_tokens, width = len(is_on), sum(lengths), layout.num_values + 1
-    rows = {length: _rows_of_heads(layout, is_on, length) for length in set(lengths)}
+    rows = {}
+    for length in set(lengths):
+        degree, key, value = layout.rows(is_on, length)
+        num_pairs = degree.sum(dim=1).tolist()
+        rows[length] = [*zip(degree, key.split(num_pairs), value.split(num_pairs))]
     segments = [(head, length, *rows[length][head]) for head in range(heads) for length in lengths]
     start = torch.zeros(1, dtype=torch.long, device='cpu')
     indptr = torch.cat([start, *(degree for _, _, degree, *_ in segments)]).cumsum(0)
@@ -82,14 +84,3 @@ def _edges(layout: PairLayout, is_on: Tensor, lengths: list[int]) -> tuple[Tenso
         torch.add(segment_value, head * width, out=value[edges])
         first_key += length
     return indptr, key, value
-
-
-def _rows_of_heads(layout: PairLayout, is_on: Tensor,
-                   length: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    degree, key, value = layout.rows(is_on, length)
-    num_pairs = degree.sum(dim=1).tolist()
-    return [*zip(degree, key.split(num_pairs), value.split(num_pairs))]
-
-
-def _first_soft(values: Tensor) -> float:
-    return float(values[(values != 0) & (values != 1)][0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -19,9 +20,9 @@ from graphattn._checks import (
     check_ptr,
     check_seed,
 )
-from graphattn._tensors import cache_host_copies, host_copy, index_dtype
+from graphattn._tensors import host_copy, index_dtype
 from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.shard import Shard, shard_of
+from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.cache import GRAPHS, is_value
 from graphattn.graphs.complete import CompleteGraph
 from graphattn.graphs.from_pyg import Edges
@@ -93,12 +94,12 @@ class PatternSource(GraphSource):
         self.max_length = min((limit for limit in limits if limit is not None), default=None)
         self.seed = None if seed is None else int(seed)
         self._draws_anew = seed is None and any(pattern.is_random for pattern in self.patterns)
-        self._expressions = None if self._draws_anew else _expressions(self.patterns)
-        self._parts = None if self._draws_anew else _parts(self.patterns, self.seed)
-        self._is_value = is_value(self._parts)
+        self._expressions = None if self._draws_anew else _expressions(self.patterns,
+                                                                       MAX_CHARACTERS)
+        self._parts = _parts(self.patterns, self.seed)
+        self._is_value = not self._draws_anew and is_value(self._parts)
         self._is_full = all(type(pattern) is Full for pattern in self.patterns)
 
-    @cache_host_copies
     def forward(
         self,
         query: Tensor,
@@ -112,20 +113,20 @@ class PatternSource(GraphSource):
         self.check_tokens(query, key, ptr, key_ptr)
         if generator is not None:
             check_generator(generator)
-        shard = shard_of(placement)
-        if shard is not None:
-            return self.shard_graph(shard, generator)
+        if placement is not LOCAL:
+            return self.shard_graph(check_shard(placement), generator)
         if key_ptr is not None:
             return self._beside(ptr, key_ptr, generator)
-        if torch.compiler.is_compiling() and self._expressions is not None:
-            return self.traced_graph(query.size(0), ptr)
-        return (self._built if torch.compiler.is_compiling() else self._graph_of)(ptr, generator)
+        if not torch.compiler.is_compiling():
+            return self._graph_of(ptr, generator)
+        return (self.traced_graph(query.size(0), ptr) if self.is_traced else
+                self._built(ptr, generator))
 
     @torch.compiler.disable(reason='the graph of a shard is built once, and kept')
     def shard_graph(self, shard: Shard, generator: torch.Generator | None = None) -> BipartiteGraph:
         """Return the graph from all keys to the queries of a shard, which depends on no token."""
         graph = self.span_graph(shard.lengths, shard.spans(), shard.ptr.device, generator=generator)
-        if self._is_value and not self._draws_anew:
+        if self._is_value:
             shard.built_from(graph, (self._parts, *shard.lengths))
         return graph
 
@@ -147,8 +148,7 @@ class PatternSource(GraphSource):
             patterns = tuple(pattern & within for pattern in patterns)
         if not self._draws_anew:
             return pattern_graph(patterns, self.seed, lengths, device, spans)
-        return _batch([_build(pattern, piece, generator, device) for pattern in patterns
-                       for piece in _pieces(lengths, spans)], device)
+        return _build_all(_parts(patterns, None), _pieces(lengths, spans), device, generator)
 
     def causal(self) -> PatternSource:
         patterns = [pattern & Causal() for pattern in self.patterns]
@@ -156,12 +156,12 @@ class PatternSource(GraphSource):
         return source.train(self.training)
 
     def arguments(self) -> dict[str, Any]:
-        for pattern in self.patterns:
-            if not _is_expression(pattern):
-                raise ValueError(f"'pattern' must have a __repr__ that returns an expression of "
-                                 f"the same pattern, to be saved (got {type(pattern).__name__}); "
-                                 f"see Pattern.__repr__")
-        expressions = list(map(repr, self.patterns))
+        expressions = _expressions(self.patterns)
+        if expressions is None:
+            raise ValueError(f"'pattern' must have a __repr__ that returns an expression of the "
+                             f"same pattern, to be saved (got "
+                             f"{', '.join(type(pattern).__name__ for pattern in self.patterns)}); "
+                             f"see Pattern.__repr__")
         return {'pattern': expressions if self.per_head else expressions[0], 'seed': self.seed}
 
     @torch.compiler.disable(reason='the graph is built from the lengths of sequences')
@@ -206,24 +206,19 @@ class PatternSource(GraphSource):
     def _graph_of(self, ptr: Tensor, generator: torch.Generator | None) -> BipartiteGraph:
         ends = host_copy(ptr).tolist()
         lengths = [last - first for first, last in pairwise(ends)]
-        pieces = _pieces(lengths)
+        pieces = tuple((length, 0, length) for length in lengths)
+        key = (self._parts, pieces, ptr.device) if self._is_value else None
         if self._is_full:
             heads = len(self.patterns)
-            is_kept = not _exceeds_cache(lengths, heads)
-            return GRAPHS.get((self._parts, pieces, ptr.device) if is_kept else None,
-                              lambda: _complete(ptr, lengths, heads, is_kept))
-        if not self._draws_anew:
-            return _kept(self._parts, pieces, ptr.device, self._is_value)
-        return GRAPHS.get(None, lambda: _batch(
-            [_build(pattern, piece, generator, ptr.device)
-             for pattern in self.patterns for piece in pieces], ptr.device))
+            key = None if _exceeds_cache(lengths, heads) else key
+            return GRAPHS.get(key, lambda: _complete(ptr, lengths, heads, key is not None))
+        return GRAPHS.get(key, lambda: _build_all(self._parts, pieces, ptr.device, generator))
 
     _built = torch.compiler.disable(
         _graph_of, reason='a pattern that every call draws again, or that has no short '
                           'expression, is built outside of compiled code')
 
     def __or__(self, edges: Edges) -> StructureSource:
-        """Return a source that joins the edges of this source with ``edges`` of the data."""
         return StructureSource(self, edges)
 
     def extra_repr(self) -> str:
@@ -244,13 +239,12 @@ def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequen
     possible."""
     # Head h has seed + h modulo 2^64. One pattern stands for all heads. The segments of the first
     # pattern come first. spans: begin and end of the queries whose rows are built.
-    parts = _parts(patterns, seed)
-    return _kept(parts, _pieces(lengths, spans), device, is_value(parts))
+    return _kept(_parts(patterns, seed), _pieces(lengths, spans), device)
 
 
 def _parts(patterns: Sequence[Pattern], seed: int | None) -> Parts:
-    return tuple((pattern, (seed + head) % 2**64 if pattern.is_random else None)
-                 for head, pattern in enumerate(patterns))
+    return tuple((pattern, (seed + head) % 2**64 if pattern.is_random and seed is not None
+                  else None) for head, pattern in enumerate(patterns))
 
 
 def _pieces(lengths: Sequence[int],
@@ -259,26 +253,29 @@ def _pieces(lengths: Sequence[int],
     return tuple((length, *span) for length, span in zip(lengths, spans))
 
 
-def _kept(parts: Parts, pieces: tuple[Piece, ...], device: torch.device,
-          are_values: bool) -> BipartiteGraph:
-    key = (parts, pieces, device) if are_values else None
+def _kept(parts: Parts, pieces: tuple[Piece, ...], device: torch.device) -> BipartiteGraph:
+    key = (parts, pieces, device) if is_value(parts) else None
     return GRAPHS.get(key, lambda: _build_all(parts, pieces, device))
 
 
-def _build_all(parts: Parts, pieces: tuple[Piece, ...], device: torch.device) -> BipartiteGraph:
+def _build_all(parts: Parts, pieces: tuple[Piece, ...], device: torch.device,
+               generator: torch.Generator | None = None) -> BipartiteGraph:
     if len(parts) == len(pieces) == 1:
-        (pattern, seed), = parts
-        return _build(pattern, pieces[0], seed, device)
-    graph_of = {(number, piece): _kept((part,), (piece,), device, is_value(part))
+        return _build(*parts[0], pieces[0], device, generator)
+    draws_anew = any(pattern.is_random and seed is None for pattern, seed in parts)
+    if draws_anew:
+        return _batch([_build(*part, piece, device, generator)
+                       for part in parts for piece in pieces], device)
+    graph_of = {(number, piece): _kept((part,), (piece,), device)
                 for number, part in enumerate(parts) for piece in dict.fromkeys(pieces)}
     return _batch([graph_of[number, piece]
                    for number in range(len(parts)) for piece in pieces], device)
 
 
-def _build(pattern: Pattern, piece: Piece, seed: int | torch.Generator | None,
-           device: torch.device) -> BipartiteGraph:
+def _build(pattern: Pattern, seed: int | None, piece: Piece, device: torch.device,
+           generator: torch.Generator | None) -> BipartiteGraph:
     length, first, last = piece
-    options = dict(seed=seed, crop=True, device=device)
+    options = dict(seed=generator if seed is None else seed, crop=True, device=device)
     if last - first == length:
         return pattern.build(length, **options)
     if last > length:
@@ -331,20 +328,14 @@ def _(ptr: Tensor, num_tokens: int, patterns: Sequence[str],
 _parse = lru_cache(maxsize=128)(parse)  # expressions of at most MAX_CHARACTERS each
 
 
-def _expressions(patterns: Sequence[Pattern]) -> list[str] | None:
+def _expressions(patterns: Sequence[Pattern], most: float = math.inf) -> list[str] | None:
+    # None if they have more than ``most`` characters, or are not the same patterns when parsed
     try:
         expressions = [repr(pattern) for pattern in patterns]
-        is_short = sum(map(len, expressions)) <= MAX_CHARACTERS
+        is_short = sum(map(len, expressions)) <= most
         return expressions if is_short and list(map(parse, expressions)) == [*patterns] else None
     except (TypeError, ValueError, AttributeError, RecursionError):  # a user's pattern
         return None
-
-
-def _is_expression(pattern: Pattern) -> bool:
-    try:
-        return parse(repr(pattern)) == pattern
-    except (TypeError, ValueError, AttributeError, RecursionError):  # a user's pattern
-        return False
 
 
 def _pattern(pattern: Pattern | str) -> Pattern:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphattn._tensors import constant_of
 from graphattn.functional.probability import probability_of_edges
 from graphattn.graphs.as_tensors import register_as_tensors
-from graphattn.graphs.edge_prob import constant_of
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.samplers import FactorModel
 
@@ -51,7 +50,6 @@ class SampledGraph(BipartiteGraph):
         return self._edge_gate
 
     def with_fixed(self, edges: BipartiteGraph) -> SampledGraph:
-        """Return this graph joined with ``edges``, which have probability 1."""
         fixed = edges if self.fixed is None else self.fixed | edges
         return SampledGraph(self._edges | edges, self.model, fixed)
 
@@ -61,9 +59,7 @@ class SampledGraph(BipartiteGraph):
             return edge_prob
         return edge_prob.masked_fill(self._edges.isin(self.fixed), 1.)
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
-        no_edges = torch.empty(2, 0, dtype=torch.long)
-        return BipartiteGraph, (no_edges, 0), self.__getstate__()
+    __reduce_ex__ = BipartiteGraph.reduce_to_plain
 
 
 register_as_tensors(SampledGraph)

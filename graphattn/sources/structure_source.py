@@ -86,7 +86,12 @@ class StructureSource(GraphSource):
         """
         self.check_tokens(query, key, ptr)
         check_generator(generator)
-        check_among_tokens(self.edges, query.device, key_ptr)
+        if key_ptr is not None:
+            raise ValueError("'key_ptr' must be None with edges of the data, because these edges "
+                             "join tokens that are both queries and keys; omit 'key_ptr'")
+        if device_of(self.edges) != query.device:
+            raise ValueError(f"'edges' must be on {query.device}, the device of the tokens (got "
+                             f"{device_of(self.edges)}); pass edges.to('{query.device}')")
         graph = self.source(query, key, ptr, generator=generator)
         is_plain = type(graph) in (BipartiteGraph, CompleteGraph) and graph.edge_prob is None
         if not is_plain and not isinstance(graph, SampledGraph):
@@ -108,7 +113,7 @@ class StructureSource(GraphSource):
         place = heads, *host_copy(ptr).tolist()
         cache_key = None if edges is None else (*edges, 'structure', *place)
         return GRAPHS.get(cache_key, lambda: BipartiteGraph.batch(
-            [graph_of_edges(self.edges, ptr, num_tokens)] * heads))
+            [_graph_of_edges(self.edges, ptr, num_tokens)] * heads))
 
     def arguments(self) -> dict[str, Any]:
         raise ValueError("a StructureSource cannot be saved, because it contains the edges of one "
@@ -122,18 +127,7 @@ class StructureSource(GraphSource):
         return f'edges={self.edges if isinstance(self.edges, BipartiteGraph) else "edge_index"}'
 
 
-def check_among_tokens(edges: Edges, device: torch.device, key_ptr: Tensor | None) -> None:
-    """Raise unless edges of the data are on ``device``, and all tokens are queries and keys."""
-    if key_ptr is not None:
-        raise ValueError("'key_ptr' must be None with edges of the data, because these edges join "
-                         "tokens that are both queries and keys; omit 'key_ptr'")
-    if device_of(edges) != device:
-        raise ValueError(f"'edges' must be on {device}, the device of the tokens (got "
-                         f"{device_of(edges)}); pass edges.to('{device}')")
-
-
-def graph_of_edges(edges: Edges, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
-    """Return edges of the data as a BipartiteGraph with a segment for each sequence."""
+def _graph_of_edges(edges: Edges, ptr: Tensor, num_tokens: int) -> BipartiteGraph:
     try:
         graph = sort_edges(edges, num_tokens, num_tokens).graph
     except RepeatedEdges:  # repeated edges without values can be merged

@@ -1,15 +1,16 @@
-"""A bound on what a config from a file can build: about as much as the weights beside it hold."""
+"""Bounds on what files can build or hold: a config builds about as much as the weights beside it
+hold, and tensors are finite and stored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ['BoundedBuilding']
+__all__ = ['BoundedBuilding', 'check_finite', 'check_stored']
 
 # Limits of the calls of torch's functions and of the bytes of new tensors: a constant, and a
 # multiple of the tensors and the bytes of the weights. Models take about 20 calls for a tensor.
@@ -43,3 +44,23 @@ class BoundedBuilding(TorchFunctionMode):
             raise ValueError(f"the sizes in the config need far more tensors or memory than the "
                              f"weights have ({self._said}); use the config of these weights")
         return func(*args, **kwargs)
+
+
+REPEATED = 2**26  # bytes by which an expanded tensor may exceed its storage
+
+
+def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Raise a ValueError that ends with ``where`` if a floating-point tensor is not finite."""
+    for name, value in tensors.items():
+        check_stored(name, value)
+        if value.is_floating_point() and not value.isfinite().all():
+            raise ValueError(f'{name!r} is not finite {where}')
+
+
+def check_stored(name: str, tensor: Tensor) -> None:
+    """Raise a ValueError if the shape of a tensor from a file needs far more bytes than it has."""
+    if tensor.layout != torch.strided:
+        raise ValueError(f'{name!r} must be a dense tensor (got {tensor.layout})')
+    stored = tensor.untyped_storage().nbytes()
+    if tensor.nbytes > stored + REPEATED:
+        raise ValueError(f'{name!r} declares a shape of {tensor.nbytes:,} bytes (got {stored:,})')

@@ -18,7 +18,7 @@ import numpy as np
 
 __all__ = ['MAX_LINE_LENGTH', 'check_aliases', 'check_arrays', 'check_unpacked', 'filled_lines',
            'json_object', 'json_value', 'load_tensors', 'read_array', 'read_bytes', 'read_json',
-           'read_lines', 'read_start', 'read_text', 'read_yaml']
+           'read_lines', 'read_text', 'read_yaml']
 
 MAX_LINE_LENGTH = 2**24  # bytes
 MAX_TEXT = 2**26  # bytes of a file that is read at once
@@ -105,12 +105,6 @@ def read_bytes(path: Path, max_bytes: int = MAX_TEXT) -> bytes:
         raise ValueError(f"{path}: larger than {max_bytes:,} bytes; split the file, or pass a "
                          f"smaller file")
     return bytes(content)
-
-
-def read_start(path: Path, num_bytes: int) -> bytes:
-    """Return the first bytes of a file, decompressed if its name ends in ``.gz``."""
-    with _opened(path) as file:
-        return file.read(num_bytes)
 
 
 def _opened(path: Path) -> BinaryIO:

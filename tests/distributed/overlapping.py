@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from graphattn import BipartiteGraph, ops, patterns
 from graphattn.distributed import sequence_parallel
 from graphattn.functional.drive import drive
+from graphattn.functional.folding import fold
 from graphattn.layers import GraphAttention
 from graphattn.ops import LogitTerms
 from graphattn.ops.attention.schema import dropout_seed
@@ -126,7 +127,7 @@ def compare(graph: BipartiteGraph, *, num_kv_heads: int = HEADS, dtype=torch.dou
 
     def attend(shard, is_plain: bool) -> tuple[list[Tensor], Exchange]:
         leaves = leaves_of(dtype, own)
-        shard.halos.set_given(rows)
+        shard.halos.given[rows] = True
         placement = shard.place(parallel.module.layer.attention, leaves[1], rows, owners,
                                 hops=1, teleport=0., dropout_p=dropout_p)
         if is_plain:
@@ -173,7 +174,7 @@ def whole(leaves: list[Tensor], rows: BipartiteGraph, own: slice, terms: LogitTe
     kept, is_far = torch.ones_like(weight), placement._halo.split.is_far
     for part in (~is_far, is_far):
         kept[part] = drop_out(kept[part], dropout_seed(dropout_p, weight.device), dropout_p)
-    values = Placement(owners).fold_nodes(value)
+    values = value if owners is None else fold(value, owners)
     values = values.repeat_interleave(weight.size(1) // values.size(1), dim=1)
     sums = ops.load('gather').weighted_sum(weight * kept, values, rows)
     return Placement(owners).put(sums)
@@ -249,7 +250,7 @@ def wait_for_one_another(world: int) -> None:
 
     def attend(shard) -> None:
         rows = rows_of(graph, is_own)
-        shard.halos.set_given(rows)
+        shard.halos.given[rows] = True
         out, _ = drive(*nodes, rows, LogitTerms(scale=None), 1, 0., shard.place(
             parallel.module.layer.attention, nodes[1], rows, None, hops=1, teleport=0.,
             dropout_p=0.), backend=kernel)

@@ -156,6 +156,6 @@ def test_bad_arguments(values, ptr, match):
 def test_soft_masks_have_no_edges():
     mask = PairMask(torch.rand(2, 25), FreeLayout(5))
     x = torch.randn(5, 2, 3)
-    with pytest.raises(TypeError, match="'graph' must be .* a soft mask without edges"):
+    with pytest.raises(TypeError, match="'graph' must be .* call pair_attention for a soft"):
         edge_attention(x, x, x, mask)
     assert pair_attention(x, x, x, torch.tensor([0, 5]), mask).shape == x.shape
