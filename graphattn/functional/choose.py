@@ -145,7 +145,7 @@ def _is_faster_dense(query: Tensor, value: Tensor, graph: BipartiteGraph,
         return False
     # consecutive segments of the same length share one call
     more_calls = graph.segments.num_runs - 1 if graph.num_segments > 1 else 0
-    fills_calls = graph.num_pairs >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)
+    fills_calls = graph.num_edges >= more_calls * PAIRS_OF_A_CALL.get(graph.device.type, 0)
     return fills_calls or takes_one_call(query, value, graph, terms)
 
 

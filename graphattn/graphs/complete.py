@@ -67,7 +67,7 @@ class CompleteGraph(BipartiteGraph):
         # Before the edges are listed, the list only counts if the graph is cached.
         return self._indptr.nbytes + self.is_listed * itemsize * self.num_edges
 
-    __reduce_ex__ = BipartiteGraph.reduce_to_plain
+    __reduce_ex__ = BipartiteGraph._reduce_to_plain
 
 
 register_as_tensors(CompleteGraph)

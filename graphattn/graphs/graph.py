@@ -539,7 +539,7 @@ class BipartiteGraph:
 
     # Internals #######################################################################
 
-    def reduce_to_plain(self, protocol: int) -> tuple[Any, ...]:
+    def _reduce_to_plain(self, protocol: int) -> tuple[Any, ...]:
         """Return how pickle restores a subclass as a plain graph."""
         return BipartiteGraph, (torch.empty(2, 0, dtype=torch.long), 0), self.__getstate__()
 

@@ -59,7 +59,7 @@ class SampledGraph(BipartiteGraph):
             return edge_prob
         return edge_prob.masked_fill(self._edges.isin(self.fixed), 1.)
 
-    __reduce_ex__ = BipartiteGraph.reduce_to_plain
+    __reduce_ex__ = BipartiteGraph._reduce_to_plain
 
 
 register_as_tensors(SampledGraph)
