@@ -286,14 +286,21 @@ def check_ptr(name: str, ptr: Tensor, size: int | None, device: torch.device) ->
     check_pointer(name, ptr, device)
     if is_traced(ptr):
         return
-    ends = host_copy(ptr).tolist()  # of few, a list takes a quarter of the time of tensors
-    size = ends[-1] if size is None else size
-    ascends = all(map(le, ends, ends[1:]))
-    if not ascends or ends[0] != 0 or ends[-1] != size:
-        is_batch = len(ends) == size and ascends
+    ptr = host_copy(ptr)
+    if ptr.numel() <= _MAX_LISTED:  # a list takes a quarter of the time of tensors
+        ends = ptr.tolist()
+        first, last, ascends = ends[0], ends[-1], all(map(le, ends, ends[1:]))
+    else:
+        first, last, ascends = int(ptr[0]), int(ptr[-1]), bool((ptr.diff() >= 0).all())
+    size = last if size is None else size
+    if not ascends or first != 0 or last != size:
+        is_batch = ptr.numel() == size and ascends
         hint = ("; if this is a batch vector of PyG, convert the vector by "
                 "torch_geometric.utils.sparse.index2ptr(batch)" if is_batch else '')
-        raise ValueError(f"'{name}' must rise from 0 to {size} (got {_shown(ends)}){hint}")
+        raise ValueError(f"'{name}' must rise from 0 to {size} (got {_shown(ptr.tolist())}){hint}")
+
+
+_MAX_LISTED = 256
 
 
 def _shown(numbers: list[int], most: int = 8) -> str:

@@ -19,7 +19,7 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._explained import Explained
-from graphattn._tensors import cache_host_copies, host_copy, is_traced
+from graphattn._tensors import host_copy, is_traced
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -70,7 +70,6 @@ class SequenceClassifier(nn.Module, Explained):
                           hidden_channels, dropout)
 
     @accepts_data
-    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,
@@ -156,7 +155,6 @@ class TokenClassifier(nn.Module, Explained):
         self.head = _head(encoder.channels, num_classes, hidden_channels, dropout)
 
     @accepts_data
-    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,
@@ -252,7 +250,6 @@ class MultipleChoiceModel(nn.Module, Explained):
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.channels, 1))
 
     @accepts_data
-    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,

@@ -26,7 +26,7 @@ from graphattn._checks import (
     check_size,
 )
 from graphattn._explained import Explained
-from graphattn._tensors import cache_host_copies, host_copy, is_traced
+from graphattn._tensors import host_copy, is_traced
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.functional.shard import check_shard
 from graphattn.graphs.graph import BipartiteGraph
@@ -238,7 +238,6 @@ num_segments=2, density=32.4%))
     _options_of = _add_layers, EncoderLayer
 
     @accepts_data
-    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,

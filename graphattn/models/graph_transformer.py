@@ -36,7 +36,6 @@ from graphattn._checks import (
     check_size,
 )
 from graphattn._explained import Explained
-from graphattn._tensors import cache_host_copies
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers import GraphAttention, GraphGPSConv, GraphTransformerConv
@@ -274,7 +273,6 @@ class GraphTransformer(nn.Module, Explained):
 
     _options_of = _add_layers,
 
-    @cache_host_copies
     def forward(self, data: Data, *, return_graphs: bool = False
                 ) -> Tensor | tuple[Tensor, list[BipartiteGraph | PairMask]]:
         """Return the output of each node or graph.

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_bool, check_ids
 from graphattn._explained import Explained
-from graphattn._tensors import cache_host_copies
 from graphattn.functional.drive import LOCAL, Placement
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
@@ -71,7 +70,6 @@ class MaskedLanguageModel(nn.Module, Explained):
         _initialise(self)
 
     @accepts_data
-    @cache_host_copies
     def forward(
         self,
         tokens: Tensor,
