@@ -34,13 +34,13 @@ class GraphSource(nn.Module, Explained, ABC):
             (:func:`graphattn.layers.fold_heads`): the returned graph has ``heads`` times as many
             nodes, and begins with the sequences of head 0.
         heads (int, optional): Number of heads that the source requires; ``None`` allows any number.
-        head_channels (int or str): Size of a head that the source requires; a str allows any size.
+        head_channels (int, optional): Size of a head that the source requires; ``None`` allows any.
         max_length (int, optional): Maximum number of tokens of a sequence; unlimited if ``None``.
     """
 
     per_head: bool = False
     heads: int | None = None
-    head_channels: int | str = 'head_channels'
+    head_channels: int | None = None
     max_length: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -133,8 +133,9 @@ class GraphSource(nn.Module, Explained, ABC):
         check_floating(query=query, key=key)
         # if heads share keys, there may be fewer heads of keys
         for name, x in (('query', query), ('key', key))[:1 + self.per_head]:
-            if self.heads is not None and x.shape[1:] != (self.heads, self.head_channels):
-                check_shape(name, x, ('num_tokens', self.heads, self.head_channels),
+            of_token = self.heads, self.head_channels or 'head_channels'
+            if self.heads is not None and x.shape[1:] != of_token:
+                check_shape(name, x, ('num_tokens', *of_token),
                             ', with the heads and channels of the source')
         if key.device != query.device:
             check_on('key', key, query.device, "'query'")
