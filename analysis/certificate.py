@@ -9,6 +9,7 @@ from functools import reduce
 from operator import or_
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,9 +23,10 @@ from analysis.spectrum import Laplacian
 from analysis.universality import has_self_loops, layers_to_reach_all
 from analysis.walk import square_graph, uniform_attention
 from graphattn import BipartiteGraph
-from graphattn.hugging_face import load_attached
-from graphattn.sources import GraphSource, PatternSource
 from graphattn.utils.reading import read_array
+
+if TYPE_CHECKING:
+    from graphattn.sources import GraphSource
 
 __all__ = ['Certificate', 'certificate', 'graphs_of_heads']
 
@@ -193,6 +195,9 @@ def graphs_of_heads(model: nn.Module | str | PathLike, length: int,
         ValueError: The folder does not contain an attached model; graphs depend on tokens, but
             ``tokens`` is missing or too short; or a source returns a soft mask instead of a graph.
     """
+    # imported here, because they import torch_geometric and transformers
+    from graphattn.hugging_face import load_attached
+    from graphattn.sources import PatternSource
     model = model if isinstance(model, nn.Module) else load_attached(model)
     sources = {name: module.graph_source for name, module in model.named_modules()
                if getattr(module, 'graph_source', None) is not None}

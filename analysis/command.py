@@ -198,7 +198,7 @@ def token_lines(results: Results, names: Names) -> list[str]:
     lines = []
     for label, samples in results.items() if names else ():
         for field, tokens in samples[0].tokens(names).items():
-            rest = f'; ... {len(tokens)} in all' if len(tokens) > _SHOWN else ''
+            rest = f'; ... {len(tokens)} in all, in the JSON file' if len(tokens) > _SHOWN else ''
             lines.append(f'{label}, {field.replace("_", " ")}: {"; ".join(tokens[:_SHOWN])}{rest}')
     return lines
 

@@ -11,7 +11,7 @@ from analysis.graphs import GraphLike, check_count, check_positive
 from analysis.result import Result
 from analysis.walk import square_graph
 from graphattn import BipartiteGraph
-from graphattn.distributed import share
+from graphattn.graphs.share import share
 
 __all__ = ['Communication', 'communication']
 

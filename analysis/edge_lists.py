@@ -106,9 +106,12 @@ def of_networkx(graph: nx.Graph) -> ListedGraph:
     parts = [str(part) for _, part in graph.nodes(data='bipartite')]
     labels = [str(node if label in (None, '') else label)
               for node, label in graph.nodes(data='label')]
+    read = _READ_ATTRIBUTES
+    if len(set(labels)) < len(labels):  # labels of classes, not names
+        labels, read = [str(node) for node in graph], tuple(set(read) - {'label'})
     others = dict.fromkeys(
         name for view in (graph.nodes, graph.edges) for *_, attributes in view(data=True)
-        for name in attributes if name not in _READ_ATTRIBUTES)
+        for name in attributes if name not in read)
     return ListedGraph(labels, edges, graph.is_directed(), np.array(weights),
                        np.array(list(map(int, parts))) if set(parts) == {'0', '1'} else None,
                        left_out=[f'attributes {", ".join(others)}'] if others else [])

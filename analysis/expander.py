@@ -36,7 +36,7 @@ class Expansion(Result):
 
     ONLY = {'of regular graphs': ('adjacency_gap', 'expander'),
             'of simple regular graphs': ('second_modulus', 'ramanujan_bound', 'is_ramanujan'),
-            'of those of diameter 2 or more': ('alon_boppana_bound',),
+            'of simple regular graphs of diameter 2 or more': ('alon_boppana_bound',),
             f'up to {EXACT_UP_TO} tokens': ('exact_conductance', 'edge_expansion',
                                             'vertex_expansion', 'inner_vertex_expansion')}
     num_nodes: int  #: Number of tokens n.

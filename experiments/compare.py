@@ -61,6 +61,9 @@ def read(folder: Path, name: str) -> Compared:
     """Read the finished run in a folder, or the runs of its seeds."""
     folders = [folder] if (folder / CONFIG).exists() else sorted(
         path.parent for path in folder.glob(f'seed*/{CONFIG}'))
+    if not folder.is_dir():
+        raise FileNotFoundError(f"'runs' must be folders of runs (got {folder}, which does not "
+                                f"exist)")
     if not folders:
         raise ValueError(f"'runs' must be folders of runs, with a {CONFIG}, or of --seeds (got "
                          f"{folder})")

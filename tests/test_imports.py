@@ -303,8 +303,9 @@ for statement in {statements}:
     print(*sorted({{'torch._dynamo', 'torch_geometric'}} & sys.modules.keys()))
     print(len(sys.modules.keys() - before))
 """
-ANALYSIS = ('import analysis.command, analysis.expander, analysis.hamiltonian, analysis.mixing, '
-            'analysis.report, analysis.spectrum, analysis.universality')
+ANALYSIS = ('import analysis.certificate, analysis.command, analysis.communication, '
+            'analysis.expander, analysis.hamiltonian, analysis.mixing, analysis.report, '
+            'analysis.spectrum, analysis.universality')
 
 
 @pytest.mark.slow

@@ -13,10 +13,11 @@ from jsonargparse import Namespace, get_loader, set_dumper, set_loader
 from lightning.pytorch.cli import LightningArgumentParser
 
 from experiments.runs.command import Strict
-from experiments.runs.shipped import CONFIGS
+from experiments.runs.shipped import CONFIGS, config_names, did_you_mean
 from graphattn.utils.reading import check_aliases, read_yaml
 from graphattn.utils.trust import importing_only
 
+_OF_OBJECTS = {'class_path', 'init_args', 'dict_kwargs'}
 _load = get_loader('yaml')  # reads 1e-3 as a number, unlike a reader of YAML 1.1
 
 
@@ -110,7 +111,8 @@ def on_its_base(config: dict[str, Any]) -> dict[str, Any]:
         path = CONFIGS / f'{config["base"]}.yaml'
         if path not in CONFIGS.rglob('*.yaml'):
             raise ValueError(f"'base' must be the name of a config in experiments/configs, which "
-                             f"graphattn --help lists (got {config['base']!r})")
+                             f"graphattn --help lists (got {config['base']!r})"
+                             f"{did_you_mean(str(config['base']), config_names())}")
         whole = laid_over(path)
     for name, value in config.items():
         if name != 'base':
@@ -126,9 +128,19 @@ def lay_over(config: dict[str, Any], other: dict[str, Any]) -> None:
         before = config.get(name)
         if isinstance(value, dict) and isinstance(before, dict) and value.get('class_path') in (
                 None, before.get('class_path', value.get('class_path'))):
-            lay_over(before, value)
+            lay_over(before, _with_init_args(value) if 'class_path' in before else value)
         else:
             config[name] = value
+
+
+def _with_init_args(value: dict[str, Any]) -> dict[str, Any]:
+    """Return what describes an object, with arguments of its class in ``init_args``, where they
+    need not be written: ``data.path`` is ``data.init_args.path``, as on a command line."""
+    arguments = {name: each for name, each in value.items() if name not in _OF_OBJECTS}
+    if not arguments:
+        return value
+    of_object = {name: each for name, each in value.items() if name in _OF_OBJECTS}
+    return {**of_object, 'init_args': {**of_object.get('init_args', {}), **arguments}}
 
 
 def built(config: dict[str, Any], trust: Iterable[str] | None = (), **types: type) -> Namespace:

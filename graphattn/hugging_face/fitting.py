@@ -209,8 +209,8 @@ def head_costs(model: PreTrainedModel, profile: Profile, loss: Loss) -> np.ndarr
     Args:
         model (PreTrainedModel): The model.
         profile (Profile): Its profile.
-        loss (Callable): Returns the loss of the model on some data. It is called once for the model
-            as given, and once for each head.
+        loss (Callable): A function ``loss(model)`` that returns the loss of a model on some data.
+            It is called once for the model as given, and once for each head.
 
     Returns:
         ndarray ``[heads]``: The rise of the loss, at least 0, divided by the error of the head's
@@ -239,7 +239,7 @@ def fit_to_loss(model: PreTrainedModel, profile: Profile, loss: Loss, at_most: f
     Args:
         model (PreTrainedModel): The model.
         profile (Profile): Its profile.
-        loss (Callable): Returns the loss of the model on some data.
+        loss (Callable): A function ``loss(model)`` that returns the loss of a model on some data.
         at_most (float): Largest loss relative to the loss with full attention, such as 1.01.
         costs (sequence of float, optional): As in :func:`fit`.
         steps (int): Number of densities to try, by bisection on a logarithmic scale.

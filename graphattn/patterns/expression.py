@@ -113,9 +113,9 @@ def _make(name: str, positional: list, named: dict) -> Pattern:
     if name not in kinds:
         known = [*PRESETS, *(kind for kind in kinds if not kind.startswith('_'))]
         hint = did_you_mean(name, known)
-        listed = '' if hint else f"; there are {', '.join(map(repr, known))}"
-        raise ValueError(f"'expression' names an unknown pattern (got {name!r}){hint}; import a "
-                         f"pattern of your own first, on a command line by --import{listed}")
+        other = ("; import a pattern of your own first, on a command line by --import; there are "
+                 f"{', '.join(map(repr, known))}")
+        raise ValueError(f"'expression' names an unknown pattern (got {name!r}){hint or other}")
     return kinds[name](*positional, **named)
 
 

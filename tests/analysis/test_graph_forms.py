@@ -91,6 +91,12 @@ def labelled():
     return graph
 
 
+def in_classes():
+    graph = nx.DiGraph([('Ann', 'Bo'), ('Bo', 'Cid')])
+    nx.set_node_attributes(graph, {'Ann': 'a', 'Bo': 'b', 'Cid': 'a'}, 'label')
+    return graph
+
+
 def weighted():
     graph = nx.DiGraph()
     graph.add_weighted_edges_from([(0, 1, np.float64(1.5)), (1, 2, np.float64(0.)), (2, 0, 1)])
@@ -209,6 +215,9 @@ FORMS = [
     Form('a.txt', GML, '0-1 1-2', ('GML',)),
     *(Form(f'a.{ending}', by(writer, labelled()), 'a b>c d|c d>e\u200df|e\u200df>g h', ('names',))
       for ending, writer in (('graphml', nx.write_graphml), ('gexf', nx.write_gexf))),
+    # Labels that several nodes have are not their names.
+    Form('a.graphml', by(nx.write_graphml, in_classes()), 'Ann>Bo Bo>Cid',
+         ('left out: attributes label',)),
     Form('blanks.tsv', 'a\xa0b\tc\u3000d\nc\u3000d\te\u200df\n', 'a b>c d|c d>e\u200df'),
     Form('blanks.txt', 'a\xa0b c\u3000d\nc\u3000d e\n', 'a b>c d|c d>e'),
     # Weights as numpy 2 writes them.

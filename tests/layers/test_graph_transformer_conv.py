@@ -328,7 +328,7 @@ def test_nothing_of_edges_times_channels_is_kept_for_the_backward_pass():
 
 
 @pytest.mark.parametrize('edge_dim, edge_attr, match', [
-    (None, torch.randn(NUM_EDGES, 3), "'edge_attr' must.*edge_dim=None"),
+    (None, torch.randn(NUM_EDGES, 3), "'edge_attr' must.*edge_dim=None.*edge_dim=3"),
     (3, None, "'edge_attr' must.*given.*layer.*edge_dim=3"),
     (3, torch.randn(NUM_EDGES, 4), "'edge_attr' must.*edge_dim=3 .got shape .40, 4"),
     (3, torch.randn(NUM_EDGES + 1, 3), "'edge_attr' must.*40.*got 41 rows"),

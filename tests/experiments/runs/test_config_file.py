@@ -129,14 +129,15 @@ def test_an_unknown_option_is_refused_at_every_level(name, tmp_path, monkeypatch
                         f'--trainer.default_root_dir={tmp_path / "run"}'])
 
 
-def test_a_config_stands_on_another_one(tmp_path):
+@pytest.mark.parametrize('within', ['init_args.', ''])
+def test_a_config_stands_on_another_one(within, tmp_path):
     path = tmp_path / 'mine.yaml'
-    path.write_text("""
+    path.write_text(f"""
 base: digits/sbm
-model.init_args.lr: 0.5
-model.init_args.model.init_args.encoder.init_args:
+model.{within}lr: 0.5
+model.{within}model.{within}encoder.init_args:
   channels: 32
-  source: {class_path: graphattn.sources.PatternSource, init_args: {pattern: Full}}
+  source: {{class_path: graphattn.sources.PatternSource, init_args: {{pattern: Full}}}}
 """)
     own, base = laid_over(path), laid_over(CONFIGS / 'digits/sbm.yaml')
     assert own['model']['init_args']['lr'] == 0.5 and own['data'] == base['data']
@@ -161,6 +162,8 @@ INNER = "model: {init_args: {model: {init_args: {encoder: {init_args: {NAME: 3}}
     ('modle: {}', "'modle' is not an argument; did you mean model?"),
     ('trainer: {max_epoch: 3}', "'trainer.max_epoch' is not an argument; did you mean "
                                 'trainer.max_epochs?'),
+    ('data.batch_sze: 3', "'data.batch_sze' is not an argument of experiments.tasks.Text; did you "
+                          'mean batch_size?'),
     ('data: {init_args: {batch_sze: 3}}', "'data.batch_sze' is not an argument of "
                                           'experiments.tasks.Text; did you mean batch_size?'),
     (INNER.replace('NAME', 'chanels'), "'model.model.encoder.chanels' is not an argument of "
