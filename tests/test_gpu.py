@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.filterwarnings('ignore::RuntimeWarning'),
 
 @pytest.fixture
 def gpu(monkeypatch):
-    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton').name)
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton'))
     with torch.random.fork_rng(devices=[]), torch.no_grad(), simulated_gpu() as waits:
         torch.manual_seed(0)
         yield waits

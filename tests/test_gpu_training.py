@@ -47,7 +47,7 @@ def gpu(monkeypatch):
         monkeypatch.setattr(sampler, 'takes_compiled', lambda model, method: False)
     # Whose operators are not torch's, and want a real GPU.
     monkeypatch.setattr('torch_geometric.typing.WITH_TORCH_SCATTER', False)
-    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', 'gather')
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', choose.GATHER)
     with torch.random.fork_rng(devices=[]), simulated_gpu() as waits:
         torch.manual_seed(0)
         yield waits
@@ -155,7 +155,7 @@ def test_a_model_of_transformers_is_trained(gpu):
 
 @pytest.mark.parametrize('name', ['diagonals', 'learned teleport', 'edges with features'])
 def test_kernels_of_gpus_train(gpu, monkeypatch, name):
-    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton').name)
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton'))
     case = CASES[name]
     module, inputs = case.make(), [INPUTS[part] for part in case.inputs]
     there = copy.deepcopy(module).to('cuda')
@@ -167,7 +167,7 @@ def test_kernels_of_gpus_train(gpu, monkeypatch, name):
 
 def test_graphs_that_gpus_draw_are_trained(gpu, monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton').name)
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', ops.load('triton'))
     module = attention(block_model(), dropout=0.5).to('cuda')
     with counted_launches() as launches:
         found = step_there(gpu, module, INPUTS['x'], INPUTS['ptr'])

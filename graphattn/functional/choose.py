@@ -34,28 +34,29 @@ PAIRS_OF_A_CALL = {'cpu': 3 * 2**13, 'cuda': 2**20}
 MOST_DENSE_PAIRS = {'numba': 2**15}
 
 
-def _fastest_on_cpus() -> str:
+def _fastest_on_cpus() -> Backend:
     try:
-        return ops.load('numba').name
+        return ops.load('numba')
     except CompilerMissing as error:
         warnings.warn(f"backend 'numba' is unavailable, so backend='auto' uses a slower backend: "
                       f"{error}", stacklevel=2)
-    return 'gather'
+    return GATHER
 
 
-def _fastest_on_gpus() -> str:
+def _fastest_on_gpus() -> Backend:
     if torch.version.cuda is None:
-        return 'gather'
+        return GATHER
     try:
-        return ops.load('triton').name
+        return ops.load('triton')
     except ImportError as error:
         warnings.warn(f"backend 'triton' is unavailable, so backend='auto' uses a slower backend "
                       f"on GPUs: {error}", stacklevel=2)
-    return 'gather'
+    return GATHER
 
 
-# The name of the fastest backend, by type of device. Backends are loaded here, because compiled
-# code cannot import modules.
+GATHER = ops.load('gather')
+# The fastest backend, by type of device. Backends are loaded here, because compiled code cannot
+# import modules.
 FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': _fastest_on_gpus()}
 
 
@@ -99,10 +100,10 @@ def choose_weighing(name: str, device: torch.device, channels: int) -> Backend:
 def choose_sparse(device: torch.device, channels: int) -> Backend:
     """Return the fastest backend whose time is proportional to the number of edges."""
     if not in_transform():
-        fastest = ops.load(FASTEST_SPARSE.get(device.type, 'gather'))
+        fastest = FASTEST_SPARSE.get(device.type, GATHER)
         if channels <= fastest.max_channels and fastest.is_available(device):
             return fastest
-    return ops.load('gather')
+    return GATHER
 
 
 def in_transform() -> bool:
@@ -150,7 +151,7 @@ def _is_faster_dense(query: Tensor, value: Tensor, graph: BipartiteGraph,
 
 
 def _is_short(graph: BipartiteGraph) -> bool:
-    most = MOST_DENSE_PAIRS.get(FASTEST_SPARSE.get(graph.device.type, ''))
+    most = MOST_DENSE_PAIRS.get(FASTEST_SPARSE.get(graph.device.type, GATHER).name)
     # dense attention does not need the list of edges, if it is not in memory yet
     return (most is None or not graph.is_listed
             or graph.num_edges <= most * graph.num_segments)

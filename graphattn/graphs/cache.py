@@ -14,7 +14,7 @@ from torch import Tensor
 from graphattn._tensors import index_dtype, outside_transforms
 from graphattn.graphs.graph import BipartiteGraph
 
-Kept = TypeVar('Kept', BipartiteGraph, tuple)
+Value = TypeVar('Value', BipartiteGraph, tuple)
 
 
 class Name(str):
@@ -33,11 +33,11 @@ class GraphCache:
         """Empty the cache and replace its lock, in a forked process."""
         # The thread that held the lock does not exist in a forked process.
         self._lock = RLock()  # reentrant, because building a batch calls get for its sequences
-        self._kept: OrderedDict[Hashable, tuple[Kept, int]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._keys_of: dict[Name, set[Hashable]] = {}
         self._num_bytes = 0
 
-    def get(self, key: Hashable | None, build: Callable[[], Kept]) -> Kept:
+    def get(self, key: Hashable | None, build: Callable[[], Value]) -> Value:
         """Return the value cached under ``key``; if there is none, ``build`` it and cache the
         result."""
         # The key must hold everything that the value depends on (is_value); None: not cached.
@@ -55,7 +55,7 @@ class GraphCache:
             self._kept.move_to_end(key)
             return self._kept[key][0]
 
-    def _keep(self, key: Hashable, graph: Kept) -> None:
+    def _keep(self, key: Hashable, graph: Value) -> None:
         num_bytes = bytes_in_use(graph) + bytes_of_key(key)
         if num_bytes > self.max_bytes:
             return

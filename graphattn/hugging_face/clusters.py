@@ -168,7 +168,7 @@ def _first_centroids(points: Tensor, count: int, generator: torch.Generator) -> 
 
 
 @dataclass
-class _Finding(Attending):
+class _Collecting(Attending):
     # For each layer: collectors for inputs of even index, and for those of odd index.
     collectors: dict[str, tuple[Sequence[ClusterPoints | ClusterSums], ...]]
     num_inputs: Counter[str] = field(default_factory=Counter)
@@ -190,11 +190,11 @@ def find(names: Sequence[str], counts: Sequence[int], run: Callable[[Attending],
          seed: int) -> dict[str, tuple[dict[int, LayerClusters], ...]]:
     """Return clusters of each layer, for inputs of even and odd index, and of all inputs."""
     points = {name: (ClusterPoints(counts, seed), ClusterPoints(counts, seed)) for name in names}
-    run(_Finding({name: ([even], [odd]) for name, (even, odd) in points.items()}))
+    run(_Collecting({name: ([even], [odd]) for name, (even, odd) in points.items()}))
     sums = {name: [*map(ClusterSums, (even.centroids(), odd.centroids(), even.centroids(odd)))]
             for name, (even, odd) in points.items() if not even.is_empty}
-    run(_Finding({name: ([even, every], [odd, every])
-                  for name, (even, odd, every) in sums.items()}))
+    run(_Collecting({name: ([even, every], [odd, every])
+                     for name, (even, odd, every) in sums.items()}))
     # Each half is measured along what the other half found; a single input is both.
     return {name: tuple((even if each.is_empty else each).clusters() for each in (odd, even, every))
             for name, (even, odd, every) in sums.items()}

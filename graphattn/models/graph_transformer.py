@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from itertools import cycle, islice
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,6 @@ from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
 
 POOLING = {'mean': MeanAggregation, 'sum': SumAggregation, 'max': MaxAggregation}
-LOCAL = 'gin', 'gated_gcn', 'transformer'
 Local = Literal['gin', 'gated_gcn', 'transformer']
 
 
@@ -202,7 +201,7 @@ class GraphTransformer(nn.Module, Explained):
         check_choice('level', level, ('node', 'graph'))
         check_choice('pooling', pooling, POOLING)
         if local is not None:
-            check_choice('local', local, LOCAL)
+            check_choice('local', local, get_args(Local))
         self.out_channels, self.channels, self.level = out_channels, channels, level
         self.joins_edges = joins_edges
         self.node_encoder = FeatureEncoder(features, channels)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,13 +11,6 @@ from torch import Tensor
 from graphattn._checks import check_bool, check_size
 from graphattn.patterns.base import MAX_NUMBER, RowPattern
 from graphattn.patterns.layouts import positions
-
-
-class _Axis(NamedTuple):
-    """Coordinates, in or outside of the grid, that each query attends to along one axis."""
-
-    coordinate: Tensor  # int64 [num_queries, window]
-    is_key: Tensor  # bool, whether the coordinate exists
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +52,9 @@ class _GridPattern(RowPattern):
     def _num_axes(self) -> int:
         return len(self.inner) + 1
 
-    def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
+    def _axis(self, number: int, coordinate: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        # Of one axis: the coordinates that each query attends to, int64 [num_queries, window], and
+        # whether they are in the grid, bool.
         raise NotImplementedError
 
     def rows(self, queries: range, num_queries: int, num_keys: int,
@@ -70,10 +64,10 @@ class _GridPattern(RowPattern):
         key, is_key, stride = query.new_zeros(len(query), 1), None, math.prod(self.inner)
         for number, length in enumerate(lengths):
             coordinate = query // stride % length if number else query // stride
-            along = self._axis(number, coordinate, length)
-            key = (key.unsqueeze(2) + along.coordinate.unsqueeze(1) * stride).flatten(1)
-            is_key = along.is_key if is_key is None else (
-                is_key.unsqueeze(2) & along.is_key.unsqueeze(1)).flatten(1)
+            along, is_inside = self._axis(number, coordinate, length)
+            key = (key.unsqueeze(2) + along.unsqueeze(1) * stride).flatten(1)
+            is_key = is_inside if is_key is None else (
+                is_key.unsqueeze(2) & is_inside.unsqueeze(1)).flatten(1)
             stride //= lengths[number + 1] if number + 1 < len(lengths) else 1
         is_key &= key < num_keys  # the last row of the first axis may be incomplete
         row, column = is_key.nonzero().unbind(1)
@@ -143,7 +137,7 @@ class Neighborhood(_GridPattern):
         rows = self._of_axes('window')[0] * self._of_axes('dilation')[0]
         return math.prod(self.inner) * (rows - 1) + 1
 
-    def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
+    def _axis(self, number: int, coordinate: Tensor, length: int) -> tuple[Tensor, Tensor]:
         window, dilation = self._of_axes('window')[number], self._of_axes('dilation')[number]
         if window * dilation > length:
             raise ValueError(f"'window' times 'dilation' must be at most {length}, the length of "
@@ -156,7 +150,7 @@ class Neighborhood(_GridPattern):
             start = (place - window // 2).clamp(min=0).minimum(num_alike - window)
         place = start.unsqueeze(1) + torch.arange(window)
         key = place * dilation + phase.unsqueeze(1)
-        return _Axis(key, (place >= 0) & (key < length))
+        return key, (place >= 0) & (key < length)
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,8 +197,8 @@ class ShiftedWindows(_GridPattern):
             raise ValueError(f"'shift' must be smaller than 'window' (got shift={self.shift} and "
                              f"window={self.window})")
 
-    def _axis(self, number: int, coordinate: Tensor, length: int) -> _Axis:
+    def _axis(self, number: int, coordinate: Tensor, length: int) -> tuple[Tensor, Tensor]:
         window, shift = self._of_axes('window')[number], self._of_axes('shift')[number]
         start = (coordinate - shift).div(window, rounding_mode='floor') * window + shift
         key = start.unsqueeze(1) + torch.arange(min(window, length + shift))
-        return _Axis(key, (key >= 0) & (key < length))
+        return key, (key >= 0) & (key < length)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from graphattn._checks import check_kind
 from graphattn.graphs.pair_layout import LAYOUTS, DiagonalLayout, PairLayout
 from graphattn.patterns.base import RowPattern
 from graphattn.patterns.layouts import diagonals, grid, positions
-from graphattn.utils.files import write_whole
+from graphattn.utils.files import as_path, write_whole
 from graphattn.utils.reading import check_arrays
 from graphattn.utils.schema import Array, check_schema
 
@@ -129,7 +128,7 @@ def save_masks(path: str | PathLike, masks: Sequence[Mask]) -> None:
         TypeError: Something in ``masks`` is not a Mask.
         ValueError: There are no masks, their layouts differ, or ``path`` does not end in ``.npz``.
     """
-    path = _as_path(path)
+    path = as_path('path', path)
     check_kind('masks', masks, Sequence)
     if path.suffix != '.npz':
         raise ValueError(f"'path' must end with .npz (got {str(path)!r})")
@@ -159,7 +158,7 @@ def load_masks(path: str | PathLike) -> tuple[Mask, ...]:
         FileNotFoundError: There is no such file.
         ValueError: The file does not contain masks, or is damaged.
     """
-    path = _as_path(path)
+    path = as_path('path', path)
     if not path.is_file():
         raise FileNotFoundError(f"'path' must be an existing file of masks (got {str(path)!r}, "
                                 f"which does not exist)")
@@ -179,9 +178,3 @@ def load_masks(path: str | PathLike) -> tuple[Mask, ...]:
     except Exception as error:  # damaged files raise anything
         raise ValueError(f"'path' must be a file that save_masks wrote (got {str(path)!r}: "
                          f"{error})") from error
-
-
-def _as_path(path: str | PathLike) -> Path:
-    if not isinstance(path, str | PathLike):
-        raise TypeError(f"'path' must be a str or a PathLike (got {type(path).__name__})")
-    return Path(path)

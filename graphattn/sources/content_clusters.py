@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -181,12 +181,12 @@ class ContentClusterSource(GraphSource):
             heads = _index([*map(int, self.clusters)], fixed.device)
             limit = self._limits(*ptrs, first) if causal or self.is_causal else None
             tables = [head.is_edge for head in self.clusters.values()]
-            rows = _rows_of_clusters(clusters, tables, heads, ptrs, limit)
+            *ends, listed = _rows_of_clusters(clusters, tables, heads, ptrs, limit)
             num_queries, num_keys = (part.size(1) for part in clusters)
             begin, end = (part.new_zeros(self.heads, num_queries).index_copy(0, heads, part)
-                          .flatten() for part in (rows.begin, rows.end))
+                          .flatten() for part in ends)
             bound = self.heads * num_keys
-            indptr, key = merge_row_ranges(fixed.csr, begin, end, narrow(rows.key, bound))
+            indptr, key = merge_row_ranges(fixed.csr, begin, end, narrow(listed, bound))
             folded = fold_ptr(ptrs[0], self.heads, num_queries)
             is_square = ptrs[0] is ptrs[1]
             folded_keys = folded if is_square else fold_ptr(ptrs[1], self.heads, num_keys)
@@ -222,16 +222,11 @@ class _Buffers(nn.Module):
             buffer.copy_(getattr(clusters, name))
 
 
-class _SharedRows(NamedTuple):
-    """The keys of each query, as ranges of one list of keys; queries of a cluster share a range."""
-
-    begin: Tensor  # int64 [heads, queries], into key
-    end: Tensor  # shaped like begin
-    key: Tensor  # int64, ascending within each range
-
-
 def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor], heads: Tensor,
-                      ptrs: tuple[Tensor, Tensor], limit: Tensor | None) -> _SharedRows:
+                      ptrs: tuple[Tensor, Tensor],
+                      limit: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    # Begin and end of the keys of each query in a list of keys, [heads, queries], and this list, in
+    # which queries of a cluster share a range of ascending keys.
     # A group contains the tokens of one cluster in one sequence and head. Keys, numbered head *
     # num_keys + key, are sorted by group, and each group of queries gets the list of all keys in
     # the groups that it is joined with.
@@ -256,7 +251,7 @@ def _rows_of_clusters(clusters: tuple[Tensor, Tensor], tables: Sequence[Tensor],
     if limit is not None:
         last = heads[:, None] * num_keys + limit
         end = torch.searchsorted(listed, slot * bound + last, right=True)
-    return _SharedRows(begin, end, listed % max(bound, 1))
+    return begin, end, listed % max(bound, 1)
 
 
 def _joined_groups(present: Tensor, base: Tensor,

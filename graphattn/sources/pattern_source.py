@@ -143,12 +143,12 @@ class PatternSource(GraphSource):
             within (Pattern, optional): Keep only edges that this pattern has too.
             generator (torch.Generator, optional): Random generator, as in a call.
         """
-        patterns = self.patterns
+        pieces, parts = _pieces(lengths, spans), self._parts
         if within is not None:
-            patterns = tuple(pattern & within for pattern in patterns)
-        if not self._draws_anew:
-            return pattern_graph(patterns, self.seed, lengths, device, spans)
-        return _build_all(_parts(patterns, None), _pieces(lengths, spans), device, generator)
+            parts = _parts([pattern & within for pattern in self.patterns], self.seed)
+        if self._draws_anew:
+            return _build_all(parts, pieces, device, generator)
+        return _kept(parts, pieces, device)
 
     def causal(self) -> PatternSource:
         patterns = [pattern & Causal() for pattern in self.patterns]

@@ -44,11 +44,11 @@ def sample_rows(
 def _draw_exactly(model: FactorModel, shard: Shard,
                   generator: torch.Generator | None) -> list[BipartiteGraph]:
     from graphattn.ops.sample.cpu.drawing import draw_seed
-    from graphattn.ops.sample.cpu.thinning import Thinning, is_faster, may_be_faster
+    from graphattn.ops.sample.cpu.thinning import Thinning, is_faster, is_less_work
     heads = _heads(model)
     num_pairs = len(heads) * sum(length**2 for length in shard.lengths)
     table_entries = model.num_keys * model.num_clusters
-    if not may_be_faster(table_entries, num_pairs):
+    if not is_less_work(0, table_entries, num_pairs):
         return _compare(heads, shard, generator)
     thinnings = [Thinning(head) for head in heads]
     bound, num_draws = (_of_all(values, shard) for values in (

@@ -5,8 +5,6 @@ Results are ``out`` and, by the names of the inputs, the gradients.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -72,15 +70,16 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
     gate, dot = signed_gate.abs(), (query * key).sum(-1)
     signed_product = (signed_query * signed_key).sum(-1) * signed_gate
     rounding = 0. if case.is_exact else unit_sum * (case.channels + 4)
-    capped = _capped(signed_product, dot * gate * rounding, unit_sum, case.softcap)
-    logit_error = capped.error + size.get('edge_bias', 0.) * rounding
+    capped, capped_error, slope, slope_error = _capped(
+        signed_product, dot * gate * rounding, unit_sum, case.softcap)
+    logit_error = capped_error + size.get('edge_bias', 0.) * rounding
     with_infinity = {name: case.tensors[name].double() for name in ('edge_bias', 'sink')
                      if name in case.tensors}
     alpha = attend(case, {**{name: finite[name] for name in case.inputs},
                           **with_infinity})[1].detach()
     alpha = alpha.nan_to_num()
     sink = with_infinity.get('sink', torch.full((case.heads,), -torch.inf, dtype=torch.float64))
-    logit = capped.product + with_infinity.get('edge_bias', 0.)
+    logit = capped + with_infinity.get('edge_bias', 0.)
     sigma = share_of_sink(logit, sink, row, case.graph.num_queries)
     sink_error = _finite(sink).abs() * rounding
     terms = max([case.channels, case.value_channels, group,
@@ -98,8 +97,8 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
     product = (out_grad * value).sum(-1) * kept
     mean, mean_error = (sum_of_rows(x * product) for x in (alpha, error))
     grad_error = error * (product + mean[row]) + alpha * mean_error[row]
-    product_error = (grad_error * capped.slope
-                     + alpha * (product + mean[row]) * capped.slope_error)
+    product_error = (grad_error * slope
+                     + alpha * (product + mean[row]) * slope_error)
     along_query, along_key = ((product_error * gate).unsqueeze(-1) * x for x in (key, query))
     sigma_error = sigma * (relative + sink_error + len(sigma) * unit_sum) + underflow
     # Sums of absolute values, even if terms cancel. With g, the gradient of the output, the error
@@ -114,23 +113,16 @@ def tolerance(case: Case, keep: Tensor | None = None) -> dict[str, Tensor]:
     return {name: bound + underflow * (bound > 0) for name, bound in bounds.items()}
 
 
-class Capped(NamedTuple):
-    """Dot products after a softcap, with bounds on errors."""
-
-    product: Tensor
-    error: Tensor
-    slope: Tensor | float  # derivative of the softcap
-    slope_error: Tensor | float
-
-
-def _capped(product: Tensor, error: Tensor, unit: float, softcap: float | None) -> Capped:
+def _capped(product: Tensor, error: Tensor, unit: float, softcap: float | None,
+            ) -> tuple[Tensor, Tensor, Tensor | float, Tensor | float]:
+    # dot products after a softcap and the derivative of the softcap, each with a bound on its error
     if softcap is None:
-        return Capped(product, error, 1., 0.)
+        return product, error, 1., 0.
     capped = softcap * (product / softcap).tanh()
     least, most = (product.abs() - error).clamp(min=0), product.abs() + error
     steepest, flattest = (1 - (x / softcap).tanh().square() for x in (least, most))
-    return Capped(capped, steepest * error + ROUNDINGS * unit * capped.abs(), steepest,
-                  steepest - flattest + ROUNDINGS * unit)
+    return (capped, steepest * error + ROUNDINGS * unit * capped.abs(), steepest,
+            steepest - flattest + ROUNDINGS * unit)
 
 
 def share_of_sink(logit: Tensor, sink: Tensor, row: Tensor, num_queries: int) -> Tensor:

@@ -86,16 +86,17 @@ class Report:
     @property
     def findings(self) -> list[Finding]:
         """Return the first failure of each check."""
-        failed = {each.check: each.finding for each in reversed(self.outcomes)
-                  if each.status == Status.FAILED}
-        return [failed[check] for check in self.checks() if check in failed]
+        return self._first_of_each(Status.FAILED)
 
     @property
     def limits(self) -> list[Finding]:
         """Return the first failure of each check that ``Supports.limits`` declares as known to
         fail."""
+        return self._first_of_each(Status.LIMIT)
+
+    def _first_of_each(self, status: Status) -> list[Finding]:
         failed = {each.check: each.finding for each in reversed(self.outcomes)
-                  if each.status == Status.LIMIT}
+                  if each.status == status}
         return [failed[check] for check in self.checks() if check in failed]
 
     @property

@@ -39,7 +39,7 @@ COMPUTED_AGAIN = {'choices/wikihop', 'documents/imdb', 'pretraining/diffuser', '
 def gpu(monkeypatch):
     # Whose operators are not torch's, and want a real GPU.
     monkeypatch.setattr('torch_geometric.typing.WITH_TORCH_SCATTER', False)
-    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', 'gather')
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cuda', choose.GATHER)
     with torch.random.fork_rng(devices=[]), simulated_gpu() as waits:
         torch.manual_seed(0)
         yield waits

@@ -34,7 +34,7 @@ def step(module: nn.Module, inputs: list[Tensor], options: dict[str, Tensor],
 
 @pytest.mark.parametrize('name', CASES)
 def test_a_step_is_that_of_a_cpu(name, monkeypatch):
-    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cpu', 'gather')
+    monkeypatch.setitem(choose.FASTEST_SPARSE, 'cpu', choose.GATHER)
     case = CASES[name]
     module, inputs = case.make(), [INPUTS[part] for part in case.inputs]
     there = copy.deepcopy(module).to('cuda')

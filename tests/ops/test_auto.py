@@ -1,12 +1,11 @@
 """Choices of backend='auto'."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from graphattn import BipartiteGraph, ops
-from graphattn.functional import edge_attention
+from graphattn import BipartiteGraph
+from graphattn.functional import drive, edge_attention
+from graphattn.functional.choose import choose
 from graphattn.graphs.complete import CompleteGraph
 from graphattn.graphs.segments import Segments
 from graphattn.patterns import Full, RandomKeys
@@ -15,63 +14,56 @@ from tests.ops.test_backends import draw
 
 
 @pytest.fixture
-def loaded(monkeypatch):
-    """The names of the kernels that ran."""
+def chosen(monkeypatch):
+    """The names of the backends that were chosen."""
     names = []
-    load = ops.load
 
-    def watched(function, name):
-        def call(*args):
-            names.append(name)
-            return function(*args)
-        return call if function else None
+    def spy(*args, **options):
+        backend = choose(*args, **options)
+        names.append(backend.name)
+        return backend
 
-    def spy(name):
-        backend = load(name)
-        return replace(backend, attention=watched(backend.attention, name),
-                       attention_weights=watched(backend.attention_weights, name))
-
-    monkeypatch.setattr(ops, 'load', spy)
+    monkeypatch.setattr(drive, 'choose', spy)
     return names
 
 
-def run(graph, loaded, poison=None, **options):
+def run(graph, chosen, poison=None, **options):
     inputs = draw(graph, 'per_edge' if options.pop('gated', False) else 'plain')
     if poison:
         inputs[poison][0] = torch.nan
     inputs['query'].requires_grad_()
     edge_attention(graph=graph, **inputs, **options)
-    return loaded[-1]
+    return chosen[-1]
 
 
 @pytest.mark.parametrize('graph', [RandomKeys(19).build(20, seed=0), Full().build(20)])
-def test_dropout_is_fused_at_every_density_with_and_without_gradients(loaded, graph):
-    assert run(graph, loaded, dropout_p=0.1) == 'numba'
+def test_dropout_is_fused_at_every_density_with_and_without_gradients(chosen, graph):
+    assert run(graph, chosen, dropout_p=0.1) == 'numba'
     with torch.no_grad():
-        assert run(graph, loaded, dropout_p=0.1) == 'numba'
+        assert run(graph, chosen, dropout_p=0.1) == 'numba'
 
 
-def test_long_complete_graphs_are_dense_unless_their_edges_are_listed(loaded):
+def test_long_complete_graphs_are_dense_unless_their_edges_are_listed(chosen):
     ptr = torch.tensor([0, 200])
     unlisted = CompleteGraph(Segments(ptr, ptr))
-    assert run(Full().build(200), loaded) == 'numba'
-    assert run(unlisted, loaded) == 'sdpa'
+    assert run(Full().build(200), chosen) == 'numba'
+    assert run(unlisted, chosen) == 'sdpa'
     assert '_key' not in vars(unlisted)
 
 
 @pytest.mark.parametrize('lengths, expected', [
     ((20,) * 300, 'sdpa'), ((20, 21) * 3, 'numba'), ((20, 20, 170), 'sdpa'), ((), 'numba')])
-def test_short_sequences_of_many_lengths_are_fused(loaded, lengths, expected):
+def test_short_sequences_of_many_lengths_are_fused(chosen, lengths, expected):
     full = BipartiteGraph.batch([Full().build(n) for n in lengths] or [Full().build(0)])
-    assert run(full, loaded) == expected
+    assert run(full, chosen) == expected
     with torch.no_grad():
-        assert run(full, loaded) == expected
+        assert run(full, chosen) == expected
 
 
 @pytest.mark.parametrize('poison', ['query', 'key', 'value'])
-def test_nan_never_goes_through_masked_dense_attention(loaded, poison):
-    assert run(RandomKeys(19).build(20, seed=0), loaded, poison) == 'numba'
-    assert run(Full().build(20), loaded, poison) == 'sdpa'
+def test_nan_never_goes_through_masked_dense_attention(chosen, poison):
+    assert run(RandomKeys(19).build(20, seed=0), chosen, poison) == 'numba'
+    assert run(Full().build(20), chosen, poison) == 'sdpa'
 
 
 WITHOUT_NUMBA = """

@@ -86,9 +86,9 @@ def edge_attention_cpu(
     terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads, softcap)
     edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
     shape = heads, channels + value.size(2) + 2 * size
-    nodes, results = node_rows(dtype, query, key, value), node_rows(dtype, out, max_inv_sum)
+    *nodes, out_rows, sum_rows = node_rows(dtype, query, key, value, out, max_inv_sum)
     if edge_attr is None and has_few_edges(edges):
-        run(attend_to_few, edges, shape, *nodes, heads // key.size(1), terms, *results,
+        run(attend_to_few, edges, shape, *nodes, heads // key.size(1), terms, out_rows, sum_rows,
             items=items_of_heads(key.size(1), edges, shape))
         take_sink(sink, max_inv_sum, out)
         return out, features, max_inv_sum
@@ -97,12 +97,12 @@ def edge_attention_cpu(
         feature_query, edge_attr = features, new_rows(edge_key.numel(), 0, dtype=dtype)
         items, tiled = split_by_tiles(items, edges, shape, MOST)
         if len(tiled) > 0:
-            run(attend_in_tiles, edges, shape, *nodes, heads // key.size(1), terms, *results,
-                items=tiled)
+            run(attend_in_tiles, edges, shape, *nodes, heads // key.size(1), terms, out_rows,
+                sum_rows, items=tiled)
     if len(items) > 0:
         feature_nodes = node_rows(dtype, feature_query, features)
         run(_attend, edges, shape, *nodes, feature_nodes[0], edge_rows(edge_attr, dtype),
-            heads // key.size(1), terms, results[0], feature_nodes[1], results[1], items=items)
+            heads // key.size(1), terms, out_rows, feature_nodes[1], sum_rows, items=items)
     take_sink(sink, max_inv_sum, out, features)
     return out, features, max_inv_sum
 

@@ -57,13 +57,14 @@ def run(kernel, edges: Edges, shape: tuple[int, int], *arguments, num_phases: in
     arrays = [x.numpy() if isinstance(x, Tensor) else x for x in arguments]
     # claimed and finished items of each phase, a pass over all items; next_item claims
     progress = np.zeros((num_phases, 2), np.int64)
-    num_threads = min(_num_threads(edges, shape), max(len(items), 1))
+    num_threads = min(torch.get_num_threads(), worthwhile_parts(edges, shape, GRAIN),
+                      max(len(items), 1))
     kernel(start_of_threads(), num_threads, items, progress, *arrays, edges)
 
 
 def cut(edges: Edges, shape: tuple[int, int], items_per_thread: int = 16) -> np.ndarray:
     """Divide the edges of all heads into work items with about equal numbers of edges."""
-    num_threads = _num_threads(edges, shape)
+    num_threads = min(torch.get_num_threads(), worthwhile_parts(edges, shape, GRAIN))
     num_parts = 1 if num_threads == 1 else items_per_thread * num_threads
     # int64 [num_items, 5]: the head, the first row, the row after the last, the segment, and
     # whether an earlier item has the same head and segment
@@ -74,10 +75,6 @@ def cut_for_chunks(edges: Edges, shape: tuple[int, int]) -> np.ndarray:
     """Return work items for loops that copy all keys of an item into the cache."""
     # At 1 % of 4,096 x 4,096 pairs, 16 items per thread took a tenth longer.
     return cut(edges, shape, items_per_thread=4)
-
-
-def _num_threads(edges: Edges, shape: tuple[int, int]) -> int:
-    return min(torch.get_num_threads(), worthwhile_parts(edges, shape, GRAIN))
 
 
 def worthwhile_parts(edges: Edges, shape: tuple[int, int], size: int) -> int:

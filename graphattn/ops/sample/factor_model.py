@@ -58,9 +58,11 @@ class FactorModel(Explained):
 
     Attributes:
         num_queries, num_keys (int): Number of nodes in all segments.
+        num_segments (int): Number of sequences times the number of heads.
         num_clusters (int): Number k of clusters.
         num_heads (int): Number of block matrices.
         dtype (torch.dtype): Dtype of the probabilities.
+        device (torch.device): Device of the factors.
         query_ptr, key_ptr (Tensor): Where the queries and the keys of each segment begin, int64
             ``[num_segments + 1]``.
 
@@ -106,23 +108,16 @@ class FactorModel(Explained):
         self.num_queries, self.num_keys = sizes = query_factor.size(0), key_factor.size(0)
         self.num_clusters = mixing.size(-1)
         self.num_heads = mixing.size(0) if mixing.dim() == 3 else 1
-        self.dtype = reduce(torch.promote_types, self._dtypes(), torch.float32)
+        self.device = query_factor.device
+        self._dtypes = query_factor.dtype, mixing.dtype, key_factor.dtype
+        self.dtype = reduce(torch.promote_types, self._dtypes, torch.float32)
         self.segments = Segments.of(query_ptr, key_ptr, sizes, self.device, heads=self.num_heads,
                                     validate=validate, look=self.device.type == 'cpu')
         self.query_ptr, self.key_ptr = self.segments.ptrs
+        self.num_segments = self.query_ptr.numel() - 1
         if validate:
             check_segments_of_heads(self.segments, self.num_heads, sizes)
         self._product = CachedMatmul(compares_leaves=validate)
-
-    @property
-    def device(self) -> torch.device:
-        """Return the device of the factors."""
-        return self.query_factor.device
-
-    @property
-    def num_segments(self) -> int:
-        """Return the number of segments: the number of sequences times the number of heads."""
-        return len(self.segments)
 
     def mixed_query(self) -> Tensor:
         r"""Return the product of query memberships and mixing, :math:`\hat Q \hat S`.
@@ -199,7 +194,7 @@ class FactorModel(Explained):
     def highest_probability(self) -> float:
         """Return the largest number that counts as a probability: 1 plus a tolerance for the
         rounding of the factors."""
-        return 1 + max(1e-4, *[torch.finfo(dtype).eps for dtype in self._dtypes()])
+        return 1 + max(1e-4, *[torch.finfo(dtype).eps for dtype in self._dtypes])
 
     def check_probability(self, largest: float) -> None:
         r"""Raise an error unless ``largest``, the largest :math:`p_{ij}`, is a probability.
@@ -239,9 +234,6 @@ class FactorModel(Explained):
 
     # Internals #######################################################################
 
-    def _dtypes(self) -> tuple[torch.dtype, torch.dtype, torch.dtype]:
-        return self.query_factor.dtype, self.mixing.dtype, self.key_factor.dtype
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.factors(), 'query_ptr': self.query_ptr, 'key_ptr': self.key_ptr,
                 'exploration': self.exploration}
@@ -255,38 +247,27 @@ class CachedMatmul:
 
     def __init__(self, compares_leaves: bool = True):
         self._compares_leaves = compares_leaves
-        # The product and its factors are replaced in one assignment, so that no other thread gets
-        # the product of other factors.
-        self._kept: _Kept | None = None
+        # The product, the versions of its factors and its own, and copies of leaves are replaced in
+        # one assignment, so that no other thread gets the product of other factors.
+        self._kept: tuple[Tensor | None, list[int], list[Tensor]] = None, [], []
 
     def __call__(self, x: Tensor, y: Tensor, sources: tuple[Tensor, Tensor]) -> Tensor:
         # x and y must depend only on ``sources``. Results of operations are compared by version,
         # which in-place changes increment. Leaves are compared by value, because changes through
         # .data, as in clamping or averaging weights, do not increment it.
-        leaves = [source for source in sources if source.is_leaf] if self._compares_leaves else []
+        leaves = [source.detach() for source in sources
+                  if source.is_leaf] if self._compares_leaves else []
         if not _can_be_kept(sources, leaves):
             return torch.bmm(x, y)
-        kept = self._kept
-        if kept is None or not kept.is_of(sources, leaves):
-            kept = self._kept = _Kept(torch.bmm(x.detach(), y.detach()), sources, leaves)
+        versions = [source._version for source in sources]
+        product, before, copies = self._kept
+        if (product is None or before != [*versions, product._version]
+                or not all(map(torch.equal, copies, leaves))):
+            product = torch.bmm(x.detach(), y.detach())
+            self._kept = (product, [*versions, product._version],
+                          [leaf.clone() for leaf in leaves])
         # with an autograd graph of its own, so that any number of backward passes are possible
-        return _Product.apply(x, y, kept.product) if torch.is_grad_enabled() else kept.product
-
-
-class _Kept:
-    def __init__(self, product: Tensor, sources: tuple[Tensor, Tensor], leaves: list[Tensor]):
-        self.product = product
-        self._versions = self._versions_with(*sources)
-        self._copies = [leaf.detach().clone() for leaf in leaves] if leaves else []
-
-    def is_of(self, sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:
-        if self._versions != self._versions_with(*sources):
-            return False
-        return not leaves or all(torch.equal(copy, leaf.detach())
-                                 for copy, leaf in zip(self._copies, leaves))
-
-    def _versions_with(self, x: Tensor, y: Tensor) -> tuple[int, int, int]:
-        return x._version, y._version, self.product._version
+        return _Product.apply(x, y, product) if torch.is_grad_enabled() else product
 
 
 def _can_be_kept(sources: tuple[Tensor, Tensor], leaves: list[Tensor]) -> bool:

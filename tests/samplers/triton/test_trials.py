@@ -145,8 +145,8 @@ import torch, warnings
 from graphattn.ops.sample import methods
 from graphattn.samplers import FactorModel
 methods.runs_on = lambda device: True
-FactorModel.device = torch.device('cuda')
 model = object.__new__(FactorModel)
+model.device = torch.device('cuda')
 with warnings.catch_warnings(record=True) as caught:
     assert not methods.takes_compiled(model, 'auto')
 print(caught[0].message)

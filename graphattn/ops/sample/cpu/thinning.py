@@ -17,7 +17,7 @@ from graphattn.ops.sample.cpu.rows import TABLE_ENTRY, Rows, from_zero, in_threa
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import bound_is_too_high
 
-__all__ = ['Thinning', 'faster_thinning', 'is_faster', 'may_be_faster']
+__all__ = ['Thinning', 'faster_thinning', 'is_faster', 'is_less_work']
 
 # Number of draws per pair above which trials of all pairs are faster than thinning. On one core,
 # along 4,096 x 4,096 pairs with 16, 32 and 128 clusters:
@@ -46,9 +46,6 @@ class Thinning:
     def num_draws(self) -> np.ndarray:
         return self.rate_multiplier * self.rates.of_queries()
 
-    def is_faster(self) -> bool:
-        return is_faster(self.bound, self.num_draws, *_sizes(self.model))
-
     def sample(self, generator: torch.Generator | None) -> BipartiteGraph:
         if np.isinf(self.rate_multiplier).any():
             query = int(np.isinf(self.rate_multiplier).argmax())
@@ -73,11 +70,11 @@ class Thinning:
 
 def faster_thinning(model: FactorModel) -> Thinning | None:
     """Return a sampler by thinning if it takes less time than a trial for each pair, else None."""
-    sizes = _sizes(model)
-    if not may_be_faster(*sizes) or not _is_less_work(_expected_edges(model), *sizes):
+    sizes = model.num_keys * model.num_clusters, model.segments.num_pairs
+    if not is_less_work(0, *sizes) or not is_less_work(_expected_edges(model), *sizes):
         return None
     thinning = Thinning(model)
-    return thinning if thinning.is_faster() else None
+    return thinning if is_faster(thinning.bound, thinning.num_draws, *sizes) else None
 
 
 def _expected_edges(model: FactorModel) -> float:
@@ -85,23 +82,15 @@ def _expected_edges(model: FactorModel) -> float:
     return sum_of_products(*pair_arrays(model)) + model.exploration * model.segments.num_pairs
 
 
-def _sizes(model: FactorModel) -> tuple[int, int]:
-    return model.num_keys * model.num_clusters, model.segments.num_pairs
-
-
-def may_be_faster(table_entries: int, num_pairs: int) -> bool:  # table_entries: keys times clusters
-    """Return whether :func:`is_faster` can be true, given only the sizes of a model."""
-    return _is_less_work(0, table_entries, num_pairs)
-
-
 def is_faster(bound: np.ndarray, num_draws: np.ndarray, table_entries: int,
               num_pairs: int) -> bool:
     """Return whether thinning takes less time than a trial for each pair."""
     is_bounded = (bound <= _HIGHEST_BOUND).all()
-    return is_bounded and _is_less_work(num_draws.sum(), table_entries, num_pairs)
+    return is_bounded and is_less_work(num_draws.sum(), table_entries, num_pairs)
 
 
-def _is_less_work(num_draws: float, table_entries: int, num_pairs: int) -> bool:
+def is_less_work(num_draws: float, table_entries: int, num_pairs: int) -> bool:
+    # table_entries: keys times clusters; without draws: whether thinning can be faster at all
     return num_draws + TABLE_ENTRY * table_entries < _FASTER_BELOW * num_pairs
 
 
