@@ -242,11 +242,11 @@ class GraphTransformerConv(TransformerConv, Explained):
                                  f"edge_dim={self.edge_dim}")
         if edge_attr is None:
             return None
+        check_floating(edge_attr=edge_attr)
         if self.edge_dim is None:
             raise ValueError(f"'edge_attr' must be omitted, because the layer was built with "
                              f"edge_dim=None (got the shape {list(edge_attr.shape)}); build it "
                              f"with edge_dim={edge_attr.size(-1) if edge_attr.dim() else 1}")
-        check_floating(edge_attr=edge_attr)
         check_shape('edge_attr', edge_attr, ('num_edges', self.edge_dim),
                     f', because the layer was built with edge_dim={self.edge_dim}')
         return edge_attr
