@@ -26,18 +26,17 @@ from typing import Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import NullLocator
 from torch import Tensor, nn
 
 from experiments.benchmarks.measure import (
     Density,
     benchmark,
+    drawn_over,
     elsewhere,
     interleave,
     machine,
     peak_bytes,
-    plain,
     progress,
     run_benchmark,
 )
@@ -198,23 +197,17 @@ def draw(rows: list[dict], out: Path) -> None:
         return
     nodes = [row['n'] for row in rows]
     n = max(nodes, key=lambda n: (nodes.count(n), n))
-    figure = Figure(figsize=(10, 4.5), layout='constrained')
-    chosen = sorted((row for row in rows if row['n'] == n), key=lambda row: row['density'])
-    densities = sorted({row['density'] for row in chosen})
-    panels = zip(figure.subplots(1, 2), ('train ms', 'peak MiB'),
-                 ('ms per training step', 'peak memory, MiB'))
-    for axes, column, label in panels:
-        for case in CASES:
-            own = [row for row in chosen if row['case'] == case]
-            axes.plot([row['density'] for row in own], [row[column] for row in own], marker='o',
-                      label=case)
-        axes.set(title=label, xlabel='density', xscale='log', yscale='log')
+    rows = [row for row in rows if row['n'] == n]
+    densities = sorted({row['density'] for row in rows})
+    figure = drawn_over(rows, 'density', {'train ms': 'ms per training step',
+                                          'peak MiB': 'peak memory, MiB'}, CASES)
+    for axes in figure.axes:
+        axes.set_xlabel('density')
         axes.set_xticks(densities, [f'{density:.0%}' for density in densities])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        plain(axes)
-    axes.plot(densities, [row['floor MiB'] for row in chosen if row['case'] == 'sampled'],
-              color='grey', linestyle='--', marker='.', label='floor of sampled')
+    floor = {row['density']: row['floor MiB'] for row in rows if row['case'] == 'sampled'}
+    axes.plot(densities, [floor[density] for density in densities], color='grey', linestyle='--',
+              marker='.', label='floor of sampled')
     figure.suptitle(f'A layer at {n:,} tokens, {machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
     report_figure(figure, 'layer', out)

@@ -40,23 +40,16 @@ class Documents(TokenizedTask):
 
     Args:
         documents (DocumentSource): The source of the documents.
-        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
-            Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
-            training part.
-        vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a document, [CLS] and [SEP] included.
         batch_size (int): Number of documents per step and process.
-        seed (int): Seed of the training order.
-        num_workers (int): Number of data-loading workers per training process.
-        cache (str): The folder of trained tokenizers.
+        **kwargs: Arguments of :class:`experiments.tasks.tokenized.TokenizedTask`.
     """
 
     shortest = NUM_SPECIAL + 1
 
-    def __init__(self, documents: DocumentSource, tokenizer: str | None = None,
-                 vocab_size: int = 8192, max_length: int = 4096, batch_size: int = 8,
-                 seed: int = 0, num_workers: int = 0, cache: str = 'data/cache'):
-        super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
+    def __init__(self, documents: DocumentSource, max_length: int = 4096, batch_size: int = 8,
+                 **kwargs):
+        super().__init__(max_length, batch_size, **kwargs)
         self.documents = documents
         self.classes: list[str] | None = None  # set from a checkpoint, if there is one
         self.sets: dict[str, EncodedDocuments] = {}

@@ -87,19 +87,20 @@ def test_a_split_file_that_does_not_fit(split, match, tmp_path):
     ('articles', '<articles>\n<article id="1">\n<p>a</b>', 'line 3: .*mismatched tag'),
     ('articles', '<articles>\n<article id="1"><p>&nbsp;</p></article></articles>',
      'line 2: .*undefined entity'),
-    ('articles', '<articles>\n<article id="x">a</article></articles>', "line 2: .*got 'x'"),
+    ('articles', '<articles>\n<article id="x">a</article></articles>', "article x: .*got 'x'"),
     ('articles', '<articles>\n<article id="1">a</article>\n<article id="01">a</article></articles>',
-     'line 3: article 1 is repeated'),
+     'article 01 is repeated'),
     ('articles', '<articles><article id="1"><article id="2">a</article></article></articles>',
-     'line 1: expected the end'),
-    ('articles', '<articles>\n\n<article id="1"> <p> </p> </article></articles>', 'line 3:.*empty'),
+     'article 1: expected articles around'),
+    ('articles', '<articles>\n\n<article id="1"> <p> </p> </article></articles>',
+     'article 1:.*empty'),
     ('articles', '<articles>\n<article id="99">a</article></articles>', 'article 99.*label'),
     ('articles', '<articles><article id="1">a</article></articles>', 'label.*article 2'),
     ('articles', '<articles></articles>', 'articles.*got none'),
     ('labels', '<articles>\n<article id="1" hyperpartisan="maybe"/></articles>',
-     "line 2: .*got 'maybe'"),
+     "article 1: .*got 'maybe'"),
     ('labels', '<articles>\n<article id="1"/></articles>', 'got None')])
-def test_malformed_xml_is_refused_with_its_line(name, content, match, tmp_path):
+def test_malformed_xml_is_refused_with_its_line_or_article(name, content, match, tmp_path):
     files = write_articles(tmp_path, BODIES)
     (tmp_path / f'{name}.xml').write_text(HEAD.strip() + content)
     with pytest.raises(ValueError, match=match):
@@ -112,7 +113,7 @@ def test_malformed_xml_is_refused_with_its_line(name, content, match, tmp_path):
         f'<!ENTITY l{n + 1} "{f"&l{n};" * 10}">' for n in range(12)) + ']>'])
 def test_no_declaration_of_entities_is_let_in(declaration, tmp_path):
     files = write_articles(tmp_path, {1: '<p>&l12;</p>'}, head=f'{HEAD}{declaration}\n')
-    with pytest.raises(ValueError, match='line 2: document type declarations'):
+    with pytest.raises(ValueError, match='xml: document type declarations'):
         Hyperpartisan(**files).read()
 
 
