@@ -224,20 +224,24 @@ def bring_to_density(source: BlockModelSource, density: float) -> None:
         source.bias2.fill_(float(logit) / source.head_channels)
 
 
+def projected(layer: GraphAttention, x: Tensor) -> list[Tensor]:
+    """Return the queries, keys and values of tokens, ``[num_tokens, heads, channels]``."""
+    return [linear(x).unflatten(-1, (layer.heads, -1))
+            for linear in (layer.lin_query, layer.lin_key, layer.lin_value)]
+
+
 def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
     """Return the output of an attention layer if its attention is replaced by torch's dense
     attention."""
-    query, key, value = (linear(x).unflatten(-1, (layer.heads, -1)).transpose(0, 1)[None]
-                         for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
-    out = F.scaled_dot_product_attention(query, key, value)
+    out = F.scaled_dot_product_attention(*(each.transpose(0, 1)[None]
+                                           for each in projected(layer, x)))
     return layer.lin_out(out[0].transpose(0, 1).flatten(1))
 
 
 def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
     """Return the output of a block-model layer as the code of SBM-Transformer's authors computes
     it, for all pairs of tokens."""
-    query, key, value = (linear(x).unflatten(-1, (layer.heads, -1))
-                         for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
+    query, key, value = projected(layer, x)
     model = layer.source.block_model(query, key, ptr)
     mixed = model.mixed_query().unflatten(0, (layer.heads, -1))
     prob = mixed @ model.key_factor.unflatten(0, (layer.heads, -1)).mT

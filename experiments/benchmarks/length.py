@@ -28,6 +28,7 @@ from matplotlib.ticker import FixedLocator
 from torch import Tensor
 
 from experiments.baselines import Performer
+from experiments.benchmarks.layer import projected
 from experiments.benchmarks.measure import (
     benchmark,
     drawn_over,
@@ -128,9 +129,7 @@ class AttentionWithoutEdges(GraphAttention):
         self.attend = attend
 
     def forward(self, x: Tensor, ptr: Tensor, **unused: object) -> tuple[Tensor, None]:
-        query, key, value = (linear(x).unflatten(-1, (HEADS, -1))
-                             for linear in (self.lin_query, self.lin_key, self.lin_value))
-        return self.lin_out(self.attend(query, key, value).flatten(1)), None
+        return self.lin_out(self.attend(*projected(self, x)).flatten(1)), None
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

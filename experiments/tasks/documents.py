@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.data.batch import NO_LABEL, TokenBatch
-from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource, Pair
-from experiments.data.text.glue_files import Row
+from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource
 from experiments.data.text.text_table import read_texts
 from experiments.data.text.tokenizer import cut, encoded, framed, special_tokens
 from experiments.tasks.tokenized import TokenizedTask, spread_of_lengths
@@ -101,7 +100,7 @@ class Documents(TokenizedTask):
         in the order of the table."""
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
-            encoded = EncodedDocuments([row.with_class(NO_LABEL) for row in some], tokenizer,
+            encoded = EncodedDocuments([Document(row.texts, NO_LABEL) for row in some], tokenizer,
                                        self.max_length)
             batch = encoded.batch(range(len(some)))
             yield [str(row.number) for row in some], batch, [row.texts for row in some]
@@ -113,8 +112,8 @@ class Documents(TokenizedTask):
 class EncodedDocuments(Dataset):
     """Documents as token ids; entry i is a pair of ids, int64 ``[length]``, and a label."""
 
-    def __init__(self, documents: Sequence[Document | Pair | Row], tokenizer: Tokenizer,
-                 max_length: int, name: str = 'documents'):
+    def __init__(self, documents: Sequence[Document], tokenizer: Tokenizer, max_length: int,
+                 name: str = 'documents'):
         special = special_tokens(tokenizer)
         encodings = encoded(tokenizer, (text for document in documents for text in document.texts),
                             f'encoding {name}')

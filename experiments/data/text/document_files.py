@@ -25,33 +25,17 @@ NINE_ONE = (0.9, 0.1)
 
 
 class Document(NamedTuple):
-    """A text to classify, and the index of its class."""
+    """A text, or a pair of texts, to classify, and the index of its class, or its score."""
 
-    text: str
-    label: int
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return (self.text,)
-
-
-class Pair(NamedTuple):
-    """A pair of texts to classify, and the index of its class."""
-
-    first: str
-    second: str
-    label: int
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return (self.first, self.second)
+    texts: tuple[str, ...]
+    label: int | float
 
 
 class Collection(NamedTuple):
-    """The classes of documents, and the documents or pairs of ``train``, ``dev`` and ``test``."""
+    """The classes of documents, and the documents of ``train``, ``dev`` and ``test``."""
 
     classes: tuple[str, ...]
-    parts: dict[str, list[Document]] | dict[str, list[Pair]]
+    parts: dict[str, list[Document]]
 
 
 class DocumentSource(ABC):
@@ -102,7 +86,7 @@ class Hyperpartisan(DocumentSource):
             if number not in truth:
                 raise ValueError(f"{article.where}: expected a label in {self.labels} (got none)")
             text = _WEB_ADDRESS.sub(' ', html.unescape(article.text))
-            documents[number] = Document(_checked_text(text, article.where), truth[number])
+            documents[number] = Document((_checked_text(text, article.where),), truth[number])
         without = sorted(truth.keys() - documents.keys())
         if without:
             raise ValueError(f"{self.labels}: expected labels only for articles in {self.articles} "
@@ -164,7 +148,7 @@ class TextFolders(DocumentSource):
                 if self.strip_headers:
                     text = text.partition('\n\n')[2].strip()
                 if text:
-                    yield Document(text, label)
+                    yield Document((text,), label)
                 num_headers_only += not text
         if num_headers_only:
             print(f'{folder}: skipped {num_headers_only} messages that have only headers')
@@ -184,7 +168,7 @@ def divide(documents: Iterable[Document], seed: int,
     """Return the documents of each part, as :func:`part_of` divides them, in their order."""
     parts: dict[str, list[Document]] = {part: [] for part in PARTS[:len(shares)]}
     for document in documents:
-        parts[part_of(document.text, seed, shares)].append(document)
+        parts[part_of(document.texts[0], seed, shares)].append(document)
     return parts
 
 

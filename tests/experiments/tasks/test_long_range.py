@@ -4,7 +4,7 @@ import torch
 
 from experiments.data.byte_text import DocumentBytes, DocumentPairs
 from experiments.data.sequences import SequenceData, Sequences, SequenceSource
-from experiments.data.text.document_files import Collection, Document, DocumentSource, Pair
+from experiments.data.text.document_files import Collection, Document, DocumentSource
 from experiments.tasks import LongRange
 from experiments.tasks.long_range import collate
 from graphattn.models import Encoder, PairClassifier, SequenceClassifier
@@ -29,13 +29,13 @@ class Documents(DocumentSource):
     number = 10
 
     def read(self):
-        some = [Document(f'Größe {i} of class {i % 2}', i % 2) for i in range(self.number)]
+        some = [Document((f'Größe {i} of class {i % 2}',), i % 2) for i in range(self.number)]
         return Collection(('a', 'b'), {'train': some, 'dev': some, 'test': some})
 
 
 class Pairs(DocumentSource):
     def read(self):
-        some = [Pair('It rains.', 'It is wet.', 1), Pair('It is on', 'Off.', 0)]
+        some = [Document(('It rains.', 'It is wet.'), 1), Document(('It is on', 'Off.'), 0)]
         return Collection(('a', 'b'), {'train': some, 'dev': some, 'test': some})
 
 

@@ -44,7 +44,7 @@ def test_hyperpartisan_joins_text_and_label_by_id(tmp_path):
                  '<p>End at https://t.co/1 now.</p>', 12: '<p>Zwölf</p>'}
     collection = Hyperpartisan(**write_articles(tmp_path, bodies)).read()
     assert collection.classes == ('not hyperpartisan', 'hyperpartisan')
-    texts = {' '.join(text.split()): label for text, label in everything(collection)}
+    texts = {' '.join(text.split()): label for (text,), label in everything(collection)}
     assert texts == {'It & he, “so” there. End at now.': 1, 'Zwölf': 0}
 
 
@@ -53,7 +53,7 @@ def test_hyperpartisans_own_split_is_disjoint_and_keeps_equal_texts_together(tmp
     source = Hyperpartisan(**write_articles(tmp_path, bodies))
     collection = source.read()
     assert collection == source.read()
-    texts = {part: {text for text, _ in collection.parts[part]} for part in PARTS}
+    texts = {part: {text for (text,), _ in collection.parts[part]} for part in PARTS}
     assert len(set().union(*texts.values())) == sum(map(len, texts.values())) == 150
     assert sum(map(len, collection.parts.values())) == 300
     assert Hyperpartisan(source.articles, source.labels, seed=1).read() != collection
@@ -152,14 +152,14 @@ def test_newsgroups_with_and_without_headers(tmp_path, capsys):
     full = newsgroups(tmp_path, False).read()
     assert bare.classes == full.classes == ('alt.atheism', 'sci.space')
     assert sorted(bare.parts['test']) == sorted(
-        Document(f'test {name} {number}\n\nbye', label)
+        Document((f'test {name} {number}\n\nbye',), label)
         for label, name in enumerate(bare.classes) for number in range(30))
-    assert all(text.startswith('From: é@') for text, _ in full.parts['dev'])
+    assert all(text.startswith('From: é@') for (text,), _ in full.parts['dev'])
     for collection in (bare, full):
         sizes = [len(collection.parts[part]) for part in PARTS]
         assert sizes[0] + sizes[1] == sizes[2] == 60 and 0 < sizes[1] < 20
         assert all('train' in text for part in ('train', 'dev')
-                   for text, _ in collection.parts[part])
+                   for (text,), _ in collection.parts[part])
 
 
 def test_newsgroups_that_are_refused(tmp_path):
@@ -183,10 +183,10 @@ def test_imdb(tmp_path):
     (tmp_path / 'test/pos/9_9.txt').write_text('Great!<br /><br />“Fine.”')
     collection = TextFolders(str(tmp_path), classes=['neg', 'pos']).read()
     assert collection.classes == ('neg', 'pos')
-    assert Document('Great!  “Fine.”', 1) in collection.parts['test']
+    assert Document(('Great!  “Fine.”',), 1) in collection.parts['test']
     sizes = [len(collection.parts[part]) for part in PARTS]
     assert sizes[0] + sizes[1] == 100 and 3 <= sizes[1] <= 20 and sizes[2] == 9
-    for text, label in collection.parts['train']:
+    for (text,), label in collection.parts['train']:
         assert text.split()[0] in (('dull', 'bad', 'poor'), ('fine', 'good', 'great'))[label]
 
 
@@ -238,7 +238,7 @@ def test_shares_of_the_parts():
     assert sum(count.values()) == 10_000 and set(count) == set(PARTS)
     assert part_of('A  b\nc') == part_of('a b c')
     assert {part_of(f'{number}', shares=(0.9, 0.1)) for number in range(200)} == {'train', 'dev'}
-    assert list(divide([Document('a', 0)], 0)) == list(PARTS)
+    assert list(divide([Document(('a',), 0)], 0)) == list(PARTS)
 
 
 def test_numbers_must_be_positive():
