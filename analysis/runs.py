@@ -15,6 +15,7 @@ from graphattn import BipartiteGraph, GraphAttention
 from graphattn.graphs import PairMask
 from graphattn.patterns import Full
 from graphattn.utils.building import check_finite
+from graphattn.utils.reading import load_tensors
 
 if TYPE_CHECKING:
     from lightning import LightningDataModule
@@ -114,7 +115,7 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
 
     if checkpoint.is_dir():
         checkpoint = checkpoint / 'checkpoints' / 'last.ckpt'
-    run = rebuilt(checkpoint, 'checkpoint', trust, data=LightningDataModule)
+    run = rebuilt(checkpoint, load_tensors, 'checkpoint', trust, data=LightningDataModule)
     return run.model.eval(), run.data
 
 

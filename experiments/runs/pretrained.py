@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +22,7 @@ from graphattn.models import (
 )
 from graphattn.patterns import Full, Pattern
 from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource, as_source
-from graphattn.utils.building import BoundedBuilding
+from graphattn.utils.building import BoundedBuilding, check_finite
 from graphattn.utils.reading import load_tensors, read_json, read_yaml
 
 
@@ -122,13 +122,14 @@ def begun_classifier(weights: str | Path, num_classes: int,
     return model
 
 
-def rebuilt(checkpoint: Path, argument: str, trust: Iterable[str] = (),
-            **others: type) -> Namespace:
+def rebuilt(checkpoint: Path, read: Callable[[Path], dict], argument: str,
+            trust: Iterable[str] = (), **others: type) -> Namespace:
     """Return the model in a checkpoint with its weights, and ``others`` of the config of its run;
     errors name the ``argument``."""
     path = _config_path(checkpoint)
     try:
-        saved, config = read_checkpoint(checkpoint)['state_dict'], read_yaml(path)
+        saved, config = read(checkpoint)['state_dict'], read_yaml(path)
+        check_finite(saved, 'in this checkpoint')
         with BoundedBuilding(saved.values()):
             made = built(config | {'model': config['model']['init_args']['model']}, trust,
                          model=nn.Module, **others)
@@ -146,7 +147,7 @@ def _config_path(checkpoint: Path) -> Path:
 
 def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
     """Return the model in a checkpoint, and the arguments of its encoder as a dict."""
-    model = rebuilt(checkpoint, 'pretrained').model
+    model = rebuilt(checkpoint, read_checkpoint, 'pretrained').model
     if not isinstance(model, MaskedLanguageModel):
         raise ValueError(f"'pretrained' must be a checkpoint of a MaskedLanguageModel (got "
                          f"{checkpoint}, a checkpoint of a {type(model).__name__})")
