@@ -36,7 +36,6 @@ _OF_NETWORKX = {None: re.compile(r'\S+[ \t]+\S+[ \t]+\{.*\}'), ',': re.compile('
 _READ_ATTRIBUTES = 'weight', 'label', 'bipartite', 'id'
 _WRAPPED = {'brackets': re.compile(r'^(\(.*\)|\[.*\]),?$'), 'semicolons': re.compile(';$'),
             'commas': re.compile(',$')}
-_PAJEK_CELL = re.compile(r'"([^"]*)"|(\S+)')
 _NUMPY_NUMBER = re.compile(r'\bnp\.\w+\(([^()]*)\)', re.IGNORECASE)  # networkx capitalises GML
 
 
@@ -164,73 +163,17 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
 def read_adjlist(path: Path, parse: Callable[..., nx.Graph] = nx.parse_adjlist) -> ListedGraph:
     lines = [plain_numbers(line.strip(_BLANKS)) for _, line in read_lines(path)]
     data = [line for line in lines if line and not _is_comment(line)]
-    delimiter = _delimiter(data[:_SAMPLE]) if parse is nx.parse_adjlist else None
-    if delimiter:
-        data = ['\t'.join(cell.strip(_BLANKS) for cell in line.split(delimiter)) for line in data]
+    delimiter = '\t' if any('\t' in line for line in data[:_SAMPLE]) else None
+    if parse is nx.parse_adjlist and delimiter is None and any(
+            mark in line for line in data[:_SAMPLE] for mark in ',;|'):
+        raise ValueError("the nodes of an adjacency list must be divided by blanks or tabs (got "
+                         "commas, semicolons or bars); save the graph as GraphML, or divide them "
+                         "by tabs")
     # networkx would cut names at a '#' if it were a comment mark
-    graph = parse(iter(data), comments='\0', delimiter=delimiter and '\t', create_using=nx.DiGraph)
+    graph = parse(iter(data), comments='\0', delimiter=delimiter, create_using=nx.DiGraph)
     return replace(of_networkx(graph), is_directed=False, may_be_directed=True,
                    is_listed_at_nodes=True,
                    left_out=_counted(sum(map(_is_comment, lines)), 'comment line{}'))
-
-
-def _delimiter(lines: list[str]) -> str | None:
-    """Return what divides the nodes of an adjacency list, None for blanks."""
-    mark = next((mark for mark in '\t,;|' if any(mark in line for line in lines)), None)
-    if mark in (None, '\t'):
-        return mark
-    if any(' ' in re.sub(rf' *{re.escape(mark)} *', '', line) for line in lines):
-        raise ValueError(f"blanks and {mark!r} may both divide the nodes; save the graph as "
-                         f"GraphML, or divide the nodes by tabs")
-    return mark
-
-
-def read_pajek(path: Path) -> ListedGraph:
-    # networkx reads arcs after edges as edges, lists of neighbours as weights, and merges names
-    section, title, names, edges, weights, parts, has_arcs = '', '', [], [], [], None, False
-    left_out = Counter()
-    for number, line in read_lines(path):
-        cells = [quoted or plain for quoted, plain in _PAJEK_CELL.findall(line)]
-        try:
-            if _is_comment(line):
-                left_out['comment line{}'] += 1
-            elif not cells or cells[0].lower() == '*network':
-                title = f'network {" ".join(cells[1:])!r}' if cells else title
-            elif cells[0].startswith('*'):
-                section = cells[0].lower()
-                if section not in ('*arcs', '*edges') if names else section != '*vertices':
-                    raise ValueError('expected *Vertices once, and then *Arcs or *Edges; other '
-                                     'sections of Pajek are not supported')
-                has_arcs |= section == '*arcs'
-                if not names:
-                    check_declared(int(cells[1]), 'nodes', path.stat().st_size)
-                    names = [str(node + 1) for node in range(int(cells[1]))]
-                    if len(cells) > 2:
-                        parts = (np.arange(len(names)) >= int(cells[2])).astype(int)
-            elif section == '*vertices':
-                names[_pajek_node(cells[0], len(names))] = cells[min(1, len(cells) - 1)]
-                left_out['node{} with coordinates or other words'] += len(cells) > 2
-            else:
-                edge = [_pajek_node(cell, len(names)) for cell in cells[:2]]
-                ends = [edge, edge[::-1]] if section == '*edges' and edge[0] != edge[1] else [edge]
-                edges += ends
-                weights += [_weight_of(cells[2]) if len(cells) > 2 else 1.] * len(ends)
-                left_out['edge{} with words after the weight'] += len(cells) > 3
-        except (ValueError, IndexError) as error:
-            raise ValueError(f'line {number}, {line[:60].strip()!r}: {error}') from error
-    if not section:
-        raise ValueError("expected a line '*Vertices' before the edges")
-    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
-    # without arcs, both directions of each edge are there, and the graph is undirected
-    kept = np.full(len(ends), True) if has_arcs else ends[:, 0] <= ends[:, 1]
-    told = [text for what, count in left_out.items() for text in _counted(count, what)]
-    return ListedGraph(names, ends[kept], has_arcs, np.array(weights)[kept], parts, title, told)
-
-
-def _pajek_node(cell: str, count: int) -> int:
-    if not cell.isdecimal() or not 0 < int(cell) <= count:
-        raise ValueError(f'expected the number of a node, from 1 to {count:,} (got {cell[:20]})')
-    return int(cell) - 1
 
 
 def _with_attributes(lines: list[str], separator: str | None, num_comments: int) -> ListedGraph:

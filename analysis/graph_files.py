@@ -1,4 +1,4 @@
-"""Graph files: adjacency arrays, formats of networkx and Pajek, and edge lists.
+"""Graph files: adjacency arrays, formats of networkx, and edge lists.
 
 The text :attr:`GraphFile.said` describes how a file was read, so that no format is guessed
 silently. If the contents of a file look like another format than its name says, the file is read in
@@ -32,28 +32,26 @@ from analysis.edge_lists import (
     plain_numbers,
     read_adjlist,
     read_edge_list,
-    read_pajek,
 )
 from graphattn import BipartiteGraph
 from graphattn.utils.reading import check_arrays, read_bytes, read_lines, read_text
 
-Format = Literal['edges', 'adjlist', 'multiline_adjlist', 'graphml', 'gml', 'gexf', 'pajek',
+Format = Literal['edges', 'adjlist', 'multiline_adjlist', 'graphml', 'gml', 'gexf',
                  'matrix_market', 'graph6', 'sparse6', 'npz', 'npy']
 Direction = Literal['directed', 'undirected']
 ENDINGS: dict[str, Format] = {
     '.csv': 'edges', '.tsv': 'edges', '.npz': 'npz', '.npy': 'npy', '.graphml': 'graphml',
-    '.gml': 'gml', '.gexf': 'gexf', '.net': 'pajek', '.mtx': 'matrix_market', '.g6': 'graph6',
-    '.s6': 'sparse6', '.adjlist': 'adjlist'}
+    '.gml': 'gml', '.gexf': 'gexf', '.mtx': 'matrix_market', '.g6': 'graph6', '.s6': 'sparse6',
+    '.adjlist': 'adjlist'}
 _TITLES = {
     'edges': 'list of edges', 'adjlist': 'adjacency list',
     'multiline_adjlist': 'multiline adjacency list', 'graphml': 'GraphML', 'gml': 'GML',
-    'gexf': 'GEXF', 'pajek': 'Pajek', 'matrix_market': 'Matrix Market', 'npz': 'arrays',
-    'npy': 'an array'}
+    'gexf': 'GEXF', 'matrix_market': 'Matrix Market', 'npz': 'arrays', 'npy': 'an array'}
 # The first bytes of files without a known suffix, of formats and of what is none. No edge list
 # begins with any of these.
 _BEGINNINGS = {
     r'%%MatrixMarket': 'matrix_market', r'>>graph6<<': 'graph6', r'>>sparse6<<': 'sparse6',
-    r'\*(network|vertices)\b': 'pajek', r'<[\s\S]*<graphml\b': 'graphml',
+    r'\*(network|vertices)\b': 'Pajek', r'<[\s\S]*<graphml\b': 'graphml',
     r'<[\s\S]*<gexf\b': 'gexf',
     r'((Creator\b|Version\b|comment\b|#)[^\n]*\n\s*)*graph\s*\[': 'gml',
     r'#.*\n# GMT .*\n#.*\n[\s\S]*\}\s*$': 'multiline_adjlist', r'#.*\n# GMT .*\n#': 'adjlist',
@@ -65,7 +63,8 @@ _REMEDIES = {
     '.pt': "save the graph of PyG by np.savez('graph.npz', edge_index=data.edge_index, "
            "num_nodes=data.num_nodes)",
     '.mat': "save the array of MATLAB by scipy.sparse.save_npz('graph.npz', array)",
-    **dict.fromkeys(('.pkl', '.json', '.metis', '.col'), 'save the graph as GraphML or CSV')}
+    **dict.fromkeys(('.pkl', '.json', '.metis', '.col', '.net'),
+                    'save the graph as GraphML or CSV')}
 _SNIFFED = 100  # lines
 _MAX_GRAPH = 2**28  # maximum bytes of a file that is read as a whole
 _Matrices = tuple[str, list[sp.csr_array]]  # a title, and [query, key] for each segment
@@ -418,4 +417,4 @@ READERS: dict[Format, Callable[[Path], ListedGraph | _Matrices]] = {
     'adjlist': read_adjlist,
     'multiline_adjlist': partial(read_adjlist, parse=nx.parse_multiline_adjlist),
     'graphml': _read_xml, 'gexf': _read_xml, 'gml': _read_gml, 'graph6': _read_graph6,
-    'sparse6': _read_graph6, 'pajek': read_pajek}
+    'sparse6': _read_graph6}

@@ -10,12 +10,12 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
+from experiments.runs.pretrained import rebuilt
 from graphattn import BipartiteGraph, GraphAttention
 from graphattn.graphs import PairMask
 from graphattn.patterns import Full
-from graphattn.utils.building import BoundedBuilding, check_finite
-from graphattn.utils.reading import load_tensors, read_yaml
-from graphattn.utils.trust import importing_only
+from graphattn.utils.building import check_finite
+from graphattn.utils.reading import load_tensors
 
 if TYPE_CHECKING:
     from lightning import LightningDataModule
@@ -111,27 +111,11 @@ def _all_pairs(mask: PairMask, ptr: Tensor) -> tuple[BipartiteGraph, Tensor]:
 
 
 def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, LightningDataModule]:
-    from jsonargparse import ArgumentParser
     from lightning import LightningDataModule
 
     if checkpoint.is_dir():
         checkpoint = checkpoint / 'checkpoints' / 'last.ckpt'
-    config_path = checkpoint.parent.parent / 'config.yaml'
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument('--model', type=nn.Module)
-    parser.add_argument('--data', type=LightningDataModule)
-    try:
-        saved = load_tensors(checkpoint)['state_dict']
-        check_finite(saved, 'in this checkpoint')
-        config = read_yaml(config_path)
-        with importing_only(trust), BoundedBuilding(saved.values()):
-            run = parser.instantiate(parser.parse_object(
-                {'model': config['model']['init_args']['model'], 'data': config['data']}))
-        run.model.load_state_dict({name.removeprefix('model.'): value
-                                   for name, value in saved.items()})
-    except Exception as error:  # unpickling, YAML and the named classes raise many types of errors
-        raise ValueError(f"'checkpoint' cannot be read: {checkpoint} with {config_path} "
-                         f"({error})") from error
+    run = rebuilt(checkpoint, load_tensors, 'checkpoint', trust, data=LightningDataModule)
     return run.model.eval(), run.data
 
 

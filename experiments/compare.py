@@ -7,7 +7,6 @@ A folder of ``--seeds`` counts as one run, with means and standard deviations ov
 
 from __future__ import annotations
 
-import csv
 import os
 import statistics
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from experiments.runs.figures import compared_curves, report_figure
 from experiments.runs.inputs import flat
 from experiments.runs.one_run import CONFIG
 from experiments.runs.summary import NAME as SUMMARY
-from experiments.runs.summary import read_summary, spread
+from experiments.runs.summary import read_metrics, read_summary, spread
 from experiments.runs.tables import report
 from graphattn.utils.files import check_folder
 from graphattn.utils.reading import read_yaml
@@ -72,7 +71,7 @@ def read(folder: Path, name: str) -> Compared:
             raise ValueError(f"'runs' must be finished (got {path} without {SUMMARY}); repeat its "
                              f"graphattn train to finish it")
     return Compared(name, _options(folders[0]), [read_summary(path) for path in folders],
-                    [_history(path / 'metrics.csv') for path in folders])
+                    [read_metrics(path) for path in folders])
 
 
 def differences(runs: Sequence[Compared]) -> list[dict[str, Any]]:
@@ -111,14 +110,6 @@ def _options(folder: Path) -> dict[str, Any]:
     options = flat(read_yaml(folder / CONFIG), '')
     return {name.removeprefix('.'): value for name, value in options.items()
             if name.removeprefix('.') not in OF_A_RUN}
-
-
-def _history(path: Path) -> list[dict[str, float]]:
-    if not path.exists():  # of a test alone
-        return []
-    with path.open(newline='', encoding='utf-8') as file:
-        return [{name: float(value) for name, value in row.items() if value}
-                for row in csv.DictReader(file)]
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from jsonargparse.typing import PositiveInt
+from torch import Tensor
 
 from experiments.benchmarks.distributed import measure_elsewhere
 from experiments.benchmarks.measure import benchmark, progress, stopwatch
@@ -83,12 +84,17 @@ def new_layer(pattern: Pattern) -> GraphAttention:
 @torch.no_grad()
 def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
     """Return a function that decodes one token by an attention layer along a pattern."""
-    attention = new_layer(pattern)
-    cache, x = KeyValueCache(room), torch.randn(length, HEADS * HEAD_CHANNELS)
+    return after_prompt(new_layer(pattern), KeyValueCache(room), length, lambda _: slice(None))
+
+
+def after_prompt(attention: Callable, cache: KeyValueCache, length: int,
+                 share: Callable[[Tensor], slice]) -> Callable[[], object]:
+    """Return a function that decodes one token after a prompt, of which this process has a
+    ``share``."""
+    x, one = torch.randn(length, HEADS * HEAD_CHANNELS), torch.tensor([0, 1])
     for part in x.split(512):
         ptr = torch.tensor([0, len(part)])
-        attention(part, ptr, placement=cache.step(ptr))
-    one = torch.tensor([0, 1])
+        attention(part[share(ptr)], ptr, placement=cache.step(ptr))
     return lambda: attention(x[:1], one, placement=cache.step(one))
 
 
@@ -110,12 +116,9 @@ def shared(case: str, length: int, window: int, *, tokens: int) -> dict[str, flo
     """Decode tokens after a prompt that the processes divide."""
     torch.manual_seed(0)
     attention = sequence_parallel(new_layer(PATTERNS[case]), dist.group.WORLD)
-    cache, x = KeyValueCache(length + tokens + 1), torch.randn(length, HEADS * HEAD_CHANNELS)
-    for part in x.split(512):
-        ptr = torch.tensor([0, len(part)])
-        attention(part[attention.share(ptr)], ptr, placement=cache.step(ptr))
-    one = torch.tensor([0, 1])
-    seconds = seconds_of_token(lambda: attention(x[:1], one, placement=cache.step(one)), tokens)
+    cache = KeyValueCache(length + tokens + 1)
+    decode = after_prompt(attention, cache, length, attention.share)
+    seconds = seconds_of_token(decode, tokens)
     own = int((cache.homes.owner == dist.get_rank()).sum())
     return {'ms': 1e3 * seconds,
             'keys and values, MiB': own * 2 * NUM_KV_HEADS * HEAD_CHANNELS * 4 / 2**20}

@@ -19,6 +19,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Literal
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -182,12 +183,8 @@ def train(layer: SequenceParallel, x: Tensor, ptr: Tensor) -> int:
 def plainly() -> Iterator[None]:
     """Return a context in which processes wait for messages before attention starts, and request
     keys even if they need all keys."""
-    in_parts, above = Exchange.in_parts, distributed.ALL_ABOVE
-    Exchange.in_parts, distributed.ALL_ABOVE = False, 2.
-    try:
+    with patch.object(Exchange, 'in_parts', False), patch.object(distributed, 'ALL_ABOVE', 2.):
         yield
-    finally:
-        Exchange.in_parts, distributed.ALL_ABOVE = in_parts, above
 
 
 def bytes_of_all_keys(parallel: SequenceParallel, x: Tensor, ptr: Tensor) -> int:
@@ -213,11 +210,8 @@ def counted() -> Iterator[list[int]]:
         total[0] += rows[:1].nbytes * (sum(send_sizes) - send_sizes[dist.get_rank()])
         send(message, rows, send_sizes, receive_sizes, group)
 
-    messages.Message.__init__ = counting
-    try:
+    with patch.object(messages.Message, '__init__', counting):
         yield total
-    finally:
-        messages.Message.__init__ = send
 
 
 def _layer(source: PatternSource | BlockModelSource, **options: float) -> GraphAttention:

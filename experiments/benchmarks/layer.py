@@ -26,18 +26,17 @@ from typing import Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import NullLocator
 from torch import Tensor, nn
 
 from experiments.benchmarks.measure import (
     Density,
     benchmark,
+    drawn_over,
     elsewhere,
     interleave,
     machine,
     peak_bytes,
-    plain,
     progress,
     run_benchmark,
 )
@@ -198,23 +197,17 @@ def draw(rows: list[dict], out: Path) -> None:
         return
     nodes = [row['n'] for row in rows]
     n = max(nodes, key=lambda n: (nodes.count(n), n))
-    figure = Figure(figsize=(10, 4.5), layout='constrained')
-    chosen = sorted((row for row in rows if row['n'] == n), key=lambda row: row['density'])
-    densities = sorted({row['density'] for row in chosen})
-    panels = zip(figure.subplots(1, 2), ('train ms', 'peak MiB'),
-                 ('ms per training step', 'peak memory, MiB'))
-    for axes, column, label in panels:
-        for case in CASES:
-            own = [row for row in chosen if row['case'] == case]
-            axes.plot([row['density'] for row in own], [row[column] for row in own], marker='o',
-                      label=case)
-        axes.set(title=label, xlabel='density', xscale='log', yscale='log')
+    rows = [row for row in rows if row['n'] == n]
+    densities = sorted({row['density'] for row in rows})
+    figure = drawn_over(rows, 'density', {'train ms': 'ms per training step',
+                                          'peak MiB': 'peak memory, MiB'}, CASES)
+    for axes in figure.axes:
+        axes.set_xlabel('density')
         axes.set_xticks(densities, [f'{density:.0%}' for density in densities])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        plain(axes)
-    axes.plot(densities, [row['floor MiB'] for row in chosen if row['case'] == 'sampled'],
-              color='grey', linestyle='--', marker='.', label='floor of sampled')
+    floor = {row['density']: row['floor MiB'] for row in rows if row['case'] == 'sampled'}
+    axes.plot(densities, [floor[density] for density in densities], color='grey', linestyle='--',
+              marker='.', label='floor of sampled')
     figure.suptitle(f'A layer at {n:,} tokens, {machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
     report_figure(figure, 'layer', out)
@@ -231,20 +224,24 @@ def bring_to_density(source: BlockModelSource, density: float) -> None:
         source.bias2.fill_(float(logit) / source.head_channels)
 
 
+def projected(layer: GraphAttention, x: Tensor) -> list[Tensor]:
+    """Return the queries, keys and values of tokens, ``[num_tokens, heads, channels]``."""
+    return [linear(x).unflatten(-1, (layer.heads, -1))
+            for linear in (layer.lin_query, layer.lin_key, layer.lin_value)]
+
+
 def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
     """Return the output of an attention layer if its attention is replaced by torch's dense
     attention."""
-    query, key, value = (linear(x).unflatten(-1, (layer.heads, -1)).transpose(0, 1)[None]
-                         for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
-    out = F.scaled_dot_product_attention(query, key, value)
+    out = F.scaled_dot_product_attention(*(each.transpose(0, 1)[None]
+                                           for each in projected(layer, x)))
     return layer.lin_out(out[0].transpose(0, 1).flatten(1))
 
 
 def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
     """Return the output of a block-model layer as the code of SBM-Transformer's authors computes
     it, for all pairs of tokens."""
-    query, key, value = (linear(x).unflatten(-1, (layer.heads, -1))
-                         for linear in (layer.lin_query, layer.lin_key, layer.lin_value))
+    query, key, value = projected(layer, x)
     model = layer.source.block_model(query, key, ptr)
     mixed = model.mixed_query().unflatten(0, (layer.heads, -1))
     prob = mixed @ model.key_factor.unflatten(0, (layer.heads, -1)).mT

@@ -24,18 +24,18 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator
+from matplotlib.ticker import FixedLocator
 from torch import Tensor
 
 from experiments.baselines import Performer
+from experiments.benchmarks.layer import projected
 from experiments.benchmarks.measure import (
     benchmark,
+    drawn_over,
     elsewhere,
     interleave,
     machine,
     peak_bytes,
-    plain,
     progress,
     saved_bytes,
 )
@@ -129,9 +129,7 @@ class AttentionWithoutEdges(GraphAttention):
         self.attend = attend
 
     def forward(self, x: Tensor, ptr: Tensor, **unused: object) -> tuple[Tensor, None]:
-        query, key, value = (linear(x).unflatten(-1, (HEADS, -1))
-                             for linear in (self.lin_query, self.lin_key, self.lin_value))
-        return self.lin_out(self.attend(query, key, value).flatten(1)), None
+        return self.lin_out(self.attend(*projected(self, x)).flatten(1)), None
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -193,19 +191,12 @@ def compile_kernels(layer: EncoderLayer) -> None:
 
 def draw(rows: list[dict], out: Path) -> None:
     """Draw the time and memory of each layer over the length of the sequence."""
-    nodes = sorted({row['n'] for row in rows})
-    figure = Figure(figsize=(10, 4.5), layout='constrained')
-    panels = zip(figure.subplots(1, 2), ('s per step', 'peak MiB'),
-                 ('seconds per step', 'peak memory, MiB'))
-    for axes, column, label in panels:
-        for case in CASES:
-            axes.loglog(nodes, [row[column] for row in rows if row['case'] == case], marker='o',
-                        linestyle='--' if case in NO_EDGES else '-', label=case)
-        axes.xaxis.set_major_locator(FixedLocator(nodes))
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        plain(axes)
+    figure = drawn_over(rows, 'n', {'s per step': 'seconds per step',
+                                    'peak MiB': 'peak memory, MiB'}, CASES, NO_EDGES)
+    for axes in figure.axes:
+        axes.xaxis.set_major_locator(FixedLocator(sorted({row['n'] for row in rows})))
         axes.xaxis.set_major_formatter(axes.yaxis.get_major_formatter())
-        axes.set(title=label, xlabel='tokens')
+        axes.set_xlabel('tokens')
     figure.suptitle(f'Forward and backward of one layer: {HEADS} heads of {CHANNELS // HEADS}, '
                     f'batch 1, {machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')

@@ -23,7 +23,8 @@ from typing import Literal, TypeVar
 import torch
 from jsonargparse.typing import restricted_number_type
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from torch import Tensor
 from tqdm import tqdm
 
@@ -350,6 +351,21 @@ def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
 def progress(cases: Iterable, title: str) -> Iterable:
     """Return an iterable over the cases of a benchmark that shows a progress bar."""
     return tqdm(list(cases), desc=title, unit='case', disable=None)
+
+
+def drawn_over(rows: list[dict], x: str, columns: dict[str, str], cases: Sequence[str],
+               dashed: Sequence[str] = ()) -> Figure:
+    """Draw columns of a table over ``x`` in logarithmic panels, with a line for each case."""
+    figure = Figure(figsize=(10, 4.5), layout='constrained')
+    for axes, (column, title) in zip(figure.subplots(1, len(columns)), columns.items()):
+        for case in cases:
+            own = sorted((row for row in rows if row['case'] == case), key=lambda row: row[x])
+            axes.loglog([row[x] for row in own], [row[column] for row in own], marker='o',
+                        linestyle='--' if case in dashed else '-', label=case)
+        axes.set_title(title)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        plain(axes)
+    return figure
 
 
 def plain(axes: Axes) -> None:

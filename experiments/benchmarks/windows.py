@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from experiments.benchmarks import attention
 from experiments.benchmarks.measure import (
     SPARSE,
     benchmark,
@@ -31,7 +31,6 @@ from experiments.benchmarks.measure import (
 )
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
-from graphattn.functional import edge_attention
 from graphattn.patterns import Causal, Neighborhood, Pattern, ShiftedWindows, SlidingWindow
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # batch, head, query, key
@@ -120,9 +119,10 @@ def main(
 def measure(name: str, graph: BipartiteGraph, heads: int, channels: int, rounds: int,
             is_edge: MaskFunction | None) -> list[dict]:
     """Time all implementations of attention along a graph, and return a row for each."""
-    inputs = [torch.randn(graph.num_queries, heads, channels, requires_grad=True)
-              for _ in range(3)]
-    forwards = cases(graph, inputs)
+    known, inputs = attention.cases(graph, heads, channels, torch.float)
+    backend = SPARSE[graph.device.type][-1]
+    forwards = {f'graphattn, {backend}': known[backend],
+                **{case: known[case] for case in ('masked SDPA', 'full SDPA')}}
     inferred = dict(forwards)
     if is_edge is not None:
         inferred |= flex(is_edge, inputs)
@@ -138,25 +138,10 @@ def measure(name: str, graph: BipartiteGraph, heads: int, channels: int, rounds:
             for case in inferred]
 
 
-def cases(graph: BipartiteGraph, inputs: list[Tensor]) -> dict[str, Callable[[], Tensor]]:
-    mask, backend = graph.to_mask(), SPARSE[graph.device.type][-1]
-
-    def sdpa(mask: Tensor | None) -> Tensor:
-        out = F.scaled_dot_product_attention(*in_heads(inputs), attn_mask=mask)
-        return out[0].transpose(0, 1)
-
-    return {f'graphattn, {backend}': partial(edge_attention, *inputs, graph, backend=backend),
-            'masked SDPA': partial(sdpa, mask), 'full SDPA': partial(sdpa, None)}
-
-
-def in_heads(inputs: list[Tensor]) -> list[Tensor]:
-    return [each.transpose(0, 1)[None] for each in inputs]  # [1, heads, tokens, channels]
-
-
 def flex(is_edge: MaskFunction, inputs: list[Tensor]) -> dict[str, Callable[[], Tensor]]:
     """Return compiled FlexAttention by name, or nothing if it does not compile."""
     size, device = inputs[0].size(0), inputs[0].device
-    contiguous = [each.detach().contiguous() for each in in_heads(inputs)]
+    contiguous = [each.detach().transpose(0, 1)[None].contiguous() for each in inputs]
     with default_device(None):
         block_mask = create_block_mask(is_edge, None, None, size, size, device=str(device))
         torch.compiler.reset()  # which limits how often a function is compiled

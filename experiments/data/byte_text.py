@@ -199,7 +199,7 @@ class DocumentPairs(ByteSource):
         for number, (part, documents) in enumerate(self.documents.read().parts.items()):
             rng = np.random.default_rng((self.seed, number))
             first, second, label = zip(*self._pairs(documents, rng, part))
-            texts = [bytes_of(document.text, max_length) for document in documents]
+            texts = [bytes_of(document.texts[0], max_length) for document in documents]
             both = np.stack([first, second], axis=1).ravel()
             parts[part] = Sequences.of((texts[i] for i in both), label)
         return SequenceData(f'stand-in for pairs of papers: pairs of '
@@ -207,7 +207,7 @@ class DocumentPairs(ByteSource):
 
     def _pairs(self, documents: list[Document], rng: np.random.Generator,
                part: str) -> Iterator[tuple[int, int, int]]:
-        if not all(isinstance(document, Document) for document in documents):
+        if any(len(document.texts) > 1 for document in documents):
             raise ValueError("'documents' must be single texts (got pairs); for pairs, use "
                              "DocumentBytes")
         label = np.array([document.label for document in documents])

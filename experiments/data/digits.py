@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.data.sequences import PARTS, SequenceData, Sequences, SequenceSource
+from experiments.data.sequences import (
+    PARTS,
+    SequenceData,
+    Sequences,
+    SequenceSource,
+    check_at_least,
+)
 
 NUM_PIXELS, NUM_LEVELS, NUM_CLASSES = 64, 17, 10
 
@@ -19,9 +25,7 @@ class DigitImages(SequenceSource):
     """
 
     def read(self, max_length: int) -> SequenceData:
-        if max_length < NUM_PIXELS:
-            raise ValueError(f"'max_length' must be at least {NUM_PIXELS}, the number of pixels "
-                             f"of an image (got {max_length})")
+        check_at_least(NUM_PIXELS, max_length=max_length)
         return SequenceData('stand-in for CIFAR-10: digits of 8 x 8 pixels', NUM_LEVELS,
                             NUM_CLASSES, {
                                 part: Sequences.of_equal_length(rows[:, :-1].astype(np.uint8),

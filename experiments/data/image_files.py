@@ -137,6 +137,24 @@ def read_image(path: Path, size: tuple[int, int] | None = None,
                      f"the image, for example to PNG with mode RGB")
 
 
+def read_png(path: Path, size: int, mode: str) -> np.ndarray:
+    """Read a square PNG picture, uint8 ``[size, size]`` of mode L, ``[size, size, 3]`` of RGB."""
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=['PNG']) as picture:
+            if (picture.size, picture.mode) != ((size, size), mode):
+                raise ValueError(f'got {picture.size[0]} x {picture.size[1]} pixels of mode '
+                                 f'{picture.mode}')
+            # verify() compares checksums, and leaves the picture unusable, so it is opened again
+            picture.verify()
+        with Image.open(path, formats=['PNG']) as picture:
+            return np.asarray(picture)
+    except Exception as error:  # whatever the decoder raises
+        raise ValueError(f'{path}: expected a PNG picture of {size} x {size} pixels of mode {mode} '
+                         f'({error}); remove or replace this file') from error
+
+
 def _pixels(shape: tuple[int, ...]) -> str:
     return f'{shape[0]} x {shape[1]} pixels'
 

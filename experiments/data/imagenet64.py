@@ -14,10 +14,16 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.data.cifar import raster
-from experiments.data.sequences import SequenceData, Sequences, SequenceSource, check_at_least
-from experiments.data.what_was_read import listed, number_of, tell, unread
+from experiments.data.image_files import read_png
+from experiments.data.sequences import (
+    SequenceData,
+    Sequences,
+    SequenceSource,
+    check_at_least,
+    read_array_of,
+)
+from experiments.data.what_was_read import listed
 from graphattn.utils.files import new_folder
-from graphattn.utils.reading import check_arrays
 
 SIDE = 64
 BYTES = 3 * SIDE * SIDE
@@ -103,41 +109,17 @@ def _images(folder: Path, part: str) -> Iterator[np.ndarray]:
     if not arrays:
         for begin in tqdm(range(0, len(pictures), IMAGES_AT_ONCE), desc=f'reading {part}',
                           unit=f' x {IMAGES_AT_ONCE} pictures', disable=None):
-            yield np.stack([read_picture(path) for path in pictures[begin:begin + IMAGES_AT_ONCE]])
+            yield np.stack([read_png(path, SIDE, 'RGB').reshape(-1)
+                            for path in pictures[begin:begin + IMAGES_AT_ONCE]])
 
 
 def read_array(path: Path) -> np.ndarray:
     """Read the images of a released array, uint8 ``[num_images, 12288]``, without unpickling."""
-    try:
-        check_arrays(path)
-        with np.load(path, allow_pickle=False) as file:
-            names, images = file.files, file['data']
-    except Exception as error:  # NumPy and zipfile raise many types of errors
-        raise ValueError(f"{path} cannot be read as an array of images ({error}); remove or "
-                         f"replace this file") from error
+    images = read_array_of(path, 'data', ('data',))
     if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != BYTES:
         raise ValueError(f"{path}: expected 'data' as uint8 of shape [num_images, {BYTES}] (got "
                          f"{images.dtype} of shape {images.shape})")
-    if others := unread(names, ('data',), 'arrays'):
-        tell(path, number_of('image', len(images)), others)
     return images
-
-
-def read_picture(path: Path) -> np.ndarray:
-    """Read a PNG picture, uint8 ``[12288]``."""
-    from PIL import Image
-
-    try:
-        with Image.open(path, formats=['PNG']) as picture:
-            size, mode = picture.size, picture.mode
-            image = np.asarray(picture) if (size, mode) == ((SIDE, SIDE), 'RGB') else None
-    except Exception as error:  # whatever the decoder raises
-        raise ValueError(f"{path} cannot be read as a PNG picture ({error}); remove or replace "
-                         f"this file") from error
-    if image is None:
-        raise ValueError(f"{path}: expected {SIDE} x {SIDE} pixels of mode RGB (got {size[0]} x "
-                         f"{size[1]} pixels of mode {mode})")
-    return image.reshape(-1)
 
 
 def _write(images: Iterator[np.ndarray], path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments.data.cached_arrays import cached_arrays
+from experiments.data.image_files import read_png
 from experiments.data.sequences import (
     PARTS,
     SequenceData,
@@ -35,7 +35,6 @@ ATTEMPTS_AT_ONCE = 2048
 GREY, WHITE = 180, 255
 FINER = 8  # pictures are drawn at this resolution, then downsampled
 VERSION = 2  # of the cache
-MAX_PICTURE = 2**20  # bytes of a released picture
 HARD = 'curv_contour_length_14'
 
 
@@ -68,9 +67,7 @@ class GeneratedPathfinder(SequenceSource):
         check_at_least(0, seed=self.seed)
 
     def read(self, max_length: int) -> SequenceData:
-        if max_length < SIDE**2:
-            raise ValueError(f"'max_length' must be at least {SIDE**2}, the number of pixels of an "
-                             f"image (got {max_length})")
+        check_at_least(SIDE**2, max_length=max_length)
         settings = {**asdict(self), 'version': VERSION}
         del settings['cache']
         arrays = cached_arrays(Path(self.cache), 'pathfinder', settings, self._draw)
@@ -213,9 +210,7 @@ class PathfinderFiles(SequenceSource):
     seed: int | None = 0
 
     def read(self, max_length: int) -> SequenceData:
-        if max_length < self.size**2:
-            raise ValueError(f"'max_length' must be at least {self.size**2}, the number of "
-                             f"pixels of an image (got {max_length})")
+        check_at_least(self.size**2, max_length=max_length)
         listed = [row for path in self._lists() for row in self._rows(path)]
         [(picture, times)] = Counter(path for path, _ in listed).most_common(1)
         if times > 1:
@@ -225,7 +220,7 @@ class PathfinderFiles(SequenceSource):
         image = np.empty((len(listed), self.size**2), np.uint8)
         for i, (path, _) in enumerate(tqdm(listed, desc='reading Pathfinder', unit=' images',
                                            disable=None)):
-            image[i] = read_picture(path, self.size).ravel()
+            image[i] = read_png(path, self.size, 'L').ravel()
         label = np.array([label for _, label in listed])
         order = np.arange(len(listed))
         if self.seed is not None:
@@ -256,25 +251,3 @@ class PathfinderFiles(SequenceSource):
         if not rows:
             raise ValueError(f"{path}: expected at least one picture in the list (got none)")
         return rows
-
-
-def read_picture(path: Path, size: int) -> np.ndarray:
-    """Read the grey levels of a square picture, uint8 ``[size, size]``."""
-    from PIL import Image
-
-    try:
-        with path.open('rb') as file:
-            content = file.read(MAX_PICTURE + 1)
-        if len(content) > MAX_PICTURE:
-            raise ValueError(f'larger than {MAX_PICTURE:,} bytes')
-        with Image.open(BytesIO(content), formats=['PNG']) as picture:
-            if picture.size != (size, size) or picture.mode != 'L':
-                raise ValueError(f'got {picture.size[0]} x {picture.size[1]} pixels of mode '
-                                 f'{picture.mode}')
-            # verify() compares checksums, and leaves the picture unusable, so it is opened again
-            picture.verify()
-        with Image.open(BytesIO(content), formats=['PNG']) as picture:
-            return np.asarray(picture)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f'{path}: expected a grey PNG picture of {size} x {size} pixels '
-                         f'({error})') from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -140,7 +140,7 @@ def read_tokens(path: Path) -> np.ndarray:
     file, or the array of an ``.npy`` file, which is memory-mapped."""
     if path.suffix not in ('.npy', '.npz'):
         raise ValueError(f"{path}: expected a NumPy file of token ids with the suffix .npy or .npz")
-    tokens = _read_array(path, TOKENS) if path.suffix == '.npz' else _read_file(path)
+    tokens = read_array_of(path, TOKENS) if path.suffix == '.npz' else _read_file(path)
     if tokens.dtype.kind not in 'iu' or tokens.ndim != 2 or not tokens.size:
         raise ValueError(f"{path}: expected token ids as integers of shape [examples, length] (got "
                          f"{tokens.dtype} of shape {tokens.shape})")
@@ -151,7 +151,7 @@ def read_labels(path: Path, num_examples: int) -> list[str]:
     """Read the label of each example as a string: from the array ``label`` of an ``.npz`` file, or
     from ``NAME_label.npy`` next to ``NAME.npy``."""
     if path.suffix == '.npz':
-        label = _read_array(path, LABEL)
+        label = read_array_of(path, LABEL)
     else:
         path = path.with_name(f'{path.stem}_{LABEL}.npy')
         label = _read_file(path)
@@ -187,13 +187,15 @@ def _are_characters(text: np.ndarray) -> bool:
     return bool(((code <= 0x10FFFF) & ((code < 0xD800) | (code > 0xDFFF))).all())
 
 
-def _read_array(path: Path, name: str) -> np.ndarray:
+def read_array_of(path: Path, name: str, used: Collection[str] = (TOKENS, LABEL)) -> np.ndarray:
+    """Read an array of an ``.npz`` file without unpickling, and print the arrays that are not
+    ``used``."""
     try:
         check_arrays(path)
         with np.load(path, allow_pickle=False) as file:
             names = file.files
             array = file[name] if name in names else None
-        if others := unread(names, (TOKENS, LABEL), 'arrays'):
+        if others := unread(names, used, 'arrays'):
             tell(path, f'the array {name}', others)
     except Exception as error:  # NumPy and zipfile raise many types of errors
         raise ValueError(f'{path} cannot be read as NumPy arrays ({error})') from error

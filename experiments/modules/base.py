@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.data.batch import TokenBatch, check_batch
-from experiments.modules.densities import densities
+from experiments.modules.densities import Graphs, densities
 from experiments.runs.pretrained import load_encoder, tokenizer_of
-from graphattn import BipartiteGraph
 from graphattn.graphs import PairMask
 from graphattn.patterns import save_masks
 from graphattn.samplers import density_penalty
@@ -119,8 +118,7 @@ class Training(L.LightningModule):
     def on_validation_batch_start(self, batch: object, batch_idx: int, *_: int) -> None:
         self._check_first(batch, batch_idx)
 
-    def on_test_batch_start(self, batch: object, batch_idx: int, *_: int) -> None:
-        self._check_first(batch, batch_idx)
+    on_test_batch_start = on_validation_batch_start
 
     def _check_first(self, batch: object, batch_idx: int) -> None:
         if batch_idx == 0:
@@ -155,12 +153,11 @@ class Training(L.LightningModule):
         self.log_dict(values, prog_bar=prog_bar, on_step=False, on_epoch=True, sync_dist=True,
                       batch_size=exact)
 
-    def log_densities(self, stage: str, graphs: list[BipartiteGraph | PairMask],
-                      num_sequences: int) -> None:
+    def log_densities(self, stage: str, graphs: Graphs, num_sequences: int) -> None:
         self.log_means({f'{stage}/density/{place}': value for place, value in
                         densities(graphs, num_sequences).items()}, num_sequences)
 
-    def penalised(self, loss: Tensor, graphs: list[BipartiteGraph | PairMask]) -> Tensor:
+    def penalised(self, loss: Tensor, graphs: Graphs) -> Tensor:
         """Add the penalties on the graphs and masks of a forward pass to its loss."""
         if self.density_weight > 0.:
             penalty = torch.stack([density_penalty(graph) for graph in graphs]).mean()

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.modules.base import Training
-from graphattn import BipartiteGraph
+from experiments.modules.densities import Graphs
 from graphattn.extension import cache_host_copies
-from graphattn.graphs import PairMask
 
 
 class Classification(Training):
@@ -42,8 +41,7 @@ class Classification(Training):
         ``[num_examples, num_classes]``."""
         return self.model(batch.tokens, batch.ptr).softmax(dim=-1)
 
-    def evaluate(self, batch: TokenBatch,
-                 stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+    def evaluate(self, batch: TokenBatch, stage: str) -> tuple[Tensor, Graphs]:
         """Log the metrics of a batch, and return its loss and the graph of each layer."""
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
         num_labels = (batch.label != NO_LABEL).sum()
@@ -52,7 +50,7 @@ class Classification(Training):
         return loss, graphs
 
     def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
-                 graphs: list[BipartiteGraph | PairMask]) -> None:
+                 graphs: Graphs) -> None:
         """Log the loss, the accuracy and the densities of the graphs for a batch."""
         num_labels = (batch.label != NO_LABEL).sum()
         is_right = logits.argmax(dim=-1) == batch.label

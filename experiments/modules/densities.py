@@ -7,8 +7,10 @@ from torch import Tensor
 from graphattn import BipartiteGraph
 from graphattn.graphs import PairMask
 
+Graphs = list[BipartiteGraph | PairMask]  # of the layers of a model
 
-def densities(graphs: list[BipartiteGraph | PairMask], num_sequences: int) -> dict[str, Tensor]:
+
+def densities(graphs: Graphs, num_sequences: int) -> dict[str, Tensor]:
     """Return the mean density of each head of each layer by names such as ``layer0/head1``; graphs
     that layers or heads share are named once."""
     is_shared = len(graphs) > 1 and all(graph is graphs[0] for graph in graphs)

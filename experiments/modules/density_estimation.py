@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from experiments.data.batch import TokenBatch
 from experiments.modules.classification import Classification
-from graphattn import BipartiteGraph
-from graphattn.graphs import PairMask
+from experiments.modules.densities import Graphs
 from graphattn.models import CausalLanguageModel
 
 
@@ -40,13 +39,12 @@ class DensityEstimation(Classification):
     def targets(self, batch: TokenBatch, stage: str) -> None:
         return None  # bits per symbol are no accuracy
 
-    def evaluate(self, batch: TokenBatch,
-                 stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+    def evaluate(self, batch: TokenBatch, stage: str) -> tuple[Tensor, Graphs]:
         before = behind_start(batch.tokens, batch.ptr, start_of(self.model))
         return super().evaluate(batch._replace(tokens=before, label=batch.tokens), stage)
 
     def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
-                 graphs: list[BipartiteGraph | PairMask]) -> None:
+                 graphs: Graphs) -> None:
         if stage == 'train':
             super().log_pass(stage, batch, loss, logits, graphs)
             return

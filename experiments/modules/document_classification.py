@@ -8,10 +8,8 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from experiments.data.batch import TokenBatch
 from experiments.modules.classification import Classification
-from experiments.modules.densities import densities
+from experiments.modules.densities import Graphs
 from experiments.modules.measures import DevReport, Means
-from graphattn import BipartiteGraph
-from graphattn.graphs import PairMask
 
 STAGES = ('val', 'test')
 
@@ -40,16 +38,13 @@ class DocumentClassification(DevReport, Classification):
         self.means, self.dev = Means(), []
 
     def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
-                 graphs: list[BipartiteGraph | PairMask]) -> None:
+                 graphs: Graphs) -> None:
         if stage == 'train':
             super().log_pass(stage, batch, loss, logits, graphs)
             return
         self.metrics[stage].update(logits.argmax(dim=-1), batch.label)
-        num_documents = batch.label.numel()
-        values = {f'density/{place}': value
-                  for place, value in densities(graphs, num_documents).items()}
-        for name, value in {'loss': loss, **values}.items():
-            self.means.add(name, value, num_documents)
+        self.means.add('loss', loss, batch.label.numel())
+        self.means.add_densities(graphs, batch.label.numel())
 
     def compute(self, stage: str) -> dict[str, Tensor]:
         values = self.metrics[stage].compute()

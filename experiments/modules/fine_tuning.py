@@ -19,13 +19,11 @@ from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 from experiments.data.batch import TextBatch
 from experiments.data.text.glue_files import TASKS
 from experiments.data.text.tokenizer import check_vocabulary
-from experiments.modules.densities import densities
+from experiments.modules.densities import Graphs
 from experiments.modules.measures import DevReport, Means
 from experiments.modules.text_inputs import segments_for
 from experiments.runs.pretrained import pretrained_classifier, tokenizer_of
-from graphattn import BipartiteGraph
 from graphattn.extension import cache_host_copies
-from graphattn.graphs import PairMask
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource
 
@@ -127,11 +125,11 @@ class FineTuning(DevReport):
         output, _ = self._output(batch)
         return output.softmax(dim=-1) if self.task.classes else output
 
-    def _output(self, batch: TextBatch) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+    def _output(self, batch: TextBatch) -> tuple[Tensor, Graphs]:
         return self.model(batch.tokens, batch.ptr, return_graphs=True,
                           segments=segments_for(self.model.encoder, batch.segments))
 
-    def _loss(self, batch: TextBatch) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
+    def _loss(self, batch: TextBatch) -> tuple[Tensor, Tensor, Graphs]:
         output, graphs = self._output(batch)
         if self.task.classes:
             return F.cross_entropy(output, batch.label), output, graphs
@@ -145,8 +143,7 @@ class FineTuning(DevReport):
         num_sequences = batch.label.numel()
         self.means.add(f'loss/{name}', loss, num_sequences)
         if name == self.task.dev[0]:
-            for place, density in densities(graphs, num_sequences).items():
-                self.means.add(f'density/{place}', density, num_sequences)
+            self.means.add_densities(graphs, num_sequences)
 
     def compute(self, stage: str) -> dict[str, Tensor]:
         values = {f'{metric}/{name}': value for name, collection in self.metrics.items()

@@ -20,11 +20,9 @@ from torchmetrics.regression import MeanAbsoluteError
 
 from experiments.data.batch import NO_LABEL
 from experiments.modules.base import Training
-from experiments.modules.densities import densities
+from experiments.modules.densities import Graphs
 from experiments.modules.measures import Means
-from graphattn import BipartiteGraph
 from graphattn.extension import cache_host_copies
-from graphattn.graphs import PairMask
 
 Target = Literal['classes', 'labels', 'values']
 STAGES = 'train', 'val', 'test'
@@ -98,16 +96,14 @@ class GraphPrediction(Training):
             -1, self.model.out_channels)
         return _in_stage(batch, stage, y)
 
-    def evaluate(self, batch: Data, stage: str
-                 ) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+    def evaluate(self, batch: Data, stage: str) -> tuple[Tensor, Graphs]:
         """Log the metrics of a batch, and return its loss and the graph of each layer."""
         out, graphs = self.model(batch, return_graphs=True)
         out, y = _counted(batch, stage, out, self.target)
         loss = self.loss(out, y)
         num_graphs = 1 if batch.batch is None else batch.num_graphs
         self.means[stage].add('loss', loss, int(_is_given(y).sum()))
-        for place, value in densities(graphs, num_graphs).items():
-            self.means[stage].add(f'density/{place}', value, num_graphs)
+        self.means[stage].add_densities(graphs, num_graphs)
         self.metrics[f'{stage}_'].update(*_or_missing(out.detach(), y))
         return loss, graphs
 

@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from experiments.data.batch import TextBatch
 from experiments.modules.base import Training
+from experiments.modules.densities import Graphs
 from experiments.modules.text_inputs import segments_for
 from experiments.runs.pretrained import load_model, tokenizer_of
 from experiments.runs.pretrained import roberta as with_roberta
-from graphattn import BipartiteGraph
 from graphattn.extension import cache_host_copies
-from graphattn.graphs import PairMask
 
 
 class LanguageModelling(Training):
@@ -71,8 +70,7 @@ class LanguageModelling(Training):
     def on_test_epoch_end(self) -> None:
         self._log_whole('test')
 
-    def evaluate(self, batch: TextBatch,
-                 stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+    def evaluate(self, batch: TextBatch, stage: str) -> tuple[Tensor, Graphs]:
         token_logits, sequence_logits, graphs = self.model(
             batch.tokens, batch.ptr, segments=segments_for(self.model.encoder, batch.segments),
             selected=batch.selected, return_graphs=True)

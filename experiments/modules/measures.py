@@ -17,6 +17,7 @@ from torchmetrics import MeanMetric
 
 from experiments.data.batch import NO_LABEL
 from experiments.modules.base import Training
+from experiments.modules.densities import Graphs, densities
 from experiments.runs.summary import BASELINE_ACCURACY, BASELINE_MAE, without_nan
 from graphattn.utils.files import write_whole
 
@@ -46,6 +47,10 @@ class Means:
             # in half precision stop growing.
             self._means[name] = mean.set_dtype(torch.promote_types(value.dtype, torch.float32))
         self._means[name].update(value, weight)
+
+    def add_densities(self, graphs: Graphs, num_sequences: int) -> None:
+        for place, value in densities(graphs, num_sequences).items():
+            self.add(f'density/{place}', value, num_sequences)
 
     def compute(self) -> dict[str, float]:
         """Return the means over all processes by name, and reset them."""

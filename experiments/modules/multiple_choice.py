@@ -9,14 +9,13 @@ from torch_geometric.utils import scatter, to_dense_batch
 
 from experiments.data.batch import ChoiceBatch
 from experiments.modules.base import Training
+from experiments.modules.densities import Graphs
 from experiments.modules.text_inputs import (
     check_shares_a_pattern,
     graph_of_questions,
     segments_for,
 )
-from graphattn import BipartiteGraph
 from graphattn.extension import cache_host_copies
-from graphattn.graphs import PairMask
 from graphattn.models import MultipleChoiceModel
 
 
@@ -55,8 +54,7 @@ class MultipleChoice(Training):
     def targets(self, batch: ChoiceBatch, stage: str) -> Tensor:
         return batch.label
 
-    def _loss(self, batch: ChoiceBatch
-              ) -> tuple[Tensor, Tensor, list[BipartiteGraph | PairMask]]:
+    def _loss(self, batch: ChoiceBatch) -> tuple[Tensor, Tensor, Graphs]:
         encoder = self.model.encoder
         graph = graph_of_questions(encoder, batch.tokens, batch.ptr, batch.num_global,
                                    is_global=self.global_question, links_equal=False)

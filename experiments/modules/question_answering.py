@@ -16,16 +16,14 @@ from torch_geometric.utils import to_dense_batch
 from experiments.data.batch import QuestionBatch
 from experiments.data.text.answers import WORDS, agreement
 from experiments.modules.base import Training, check_numbers
-from experiments.modules.densities import densities
+from experiments.modules.densities import Graphs
 from experiments.modules.measures import Means, gathered
 from experiments.modules.text_inputs import (
     check_shares_a_pattern,
     graph_of_questions,
     segments_for,
 )
-from graphattn import BipartiteGraph
 from graphattn.extension import cache_host_copies
-from graphattn.graphs import PairMask
 from graphattn.models import SpanModel, best_spans
 from graphattn.utils.files import write_whole
 
@@ -126,7 +124,7 @@ class QuestionAnswering(Training):
                 write_whole(folder / f'{name}.json', lambda path, content=content: path.write_text(
                     json.dumps(content, indent=1, ensure_ascii=False) + '\n', encoding='utf-8'))
 
-    def _logits(self, batch: QuestionBatch) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+    def _logits(self, batch: QuestionBatch) -> tuple[Tensor, Graphs]:
         encoder = self.model.encoder
         graph = graph_of_questions(encoder, batch.tokens, batch.ptr, batch.num_global,
                                    is_global=self.global_question, links_equal=self.link_equal)
@@ -137,8 +135,7 @@ class QuestionAnswering(Training):
         num_windows = batch.ptr.numel() - 1
         if num_windows:
             logits, graphs = self._logits(batch)
-            for place, density in densities(graphs, num_windows).items():
-                self.means.add(f'density/{place}', density, num_windows)
+            self.means.add_densities(graphs, num_windows)
             self.means.add('loss', span_loss(logits, batch), num_windows)
             spans = best_spans(logits, batch.ptr, batch.offset[:, 0] >= 0,
                                num_best=self.num_best, max_tokens=self.max_answer)

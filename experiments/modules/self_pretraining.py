@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.modules.classification import Classification
-from graphattn import BipartiteGraph
-from graphattn.graphs import PairMask
+from experiments.modules.densities import Graphs
 from graphattn.models import CausalLanguageModel
 
 
@@ -37,8 +36,7 @@ class SelfPretraining(Classification):
     def targets(self, batch: TokenBatch, stage: str) -> Tensor:
         return next_tokens(batch.tokens, batch.ptr, self.model.encoder.padding_token)
 
-    def evaluate(self, batch: TokenBatch,
-                 stage: str) -> tuple[Tensor, list[BipartiteGraph | PairMask]]:
+    def evaluate(self, batch: TokenBatch, stage: str) -> tuple[Tensor, Graphs]:
         return super().evaluate(batch._replace(label=self.targets(batch, stage)), stage)
 
 

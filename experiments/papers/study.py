@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +21,7 @@ from experiments.runs.config_file import built
 from experiments.runs.figures import report_figure
 from experiments.runs.load_run import load_run
 from experiments.runs.once import train_once
-from experiments.runs.summary import read_summary, spread
+from experiments.runs.summary import read_metrics, read_summary, spread
 from experiments.runs.tables import report
 from graphattn.patterns import Pattern
 from graphattn.utils.files import check_folder
@@ -206,12 +205,10 @@ def source_option(pattern: Pattern | str, **arguments) -> str:
 
 def development_score(run: Path) -> float:
     """Return the last accuracy on development data, or the negative loss without accuracies."""
-    with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
-        rows = [*csv.DictReader(file)]
     for prefix, sign in (('val/accuracy', 1.), ('val/loss', -1.)):
-        for row in reversed(rows):
-            if found := [value for name, value in row.items() if name.startswith(prefix) and value]:
-                return sign * float(found[0])
+        for row in reversed(read_metrics(run)):
+            if found := [value for name, value in row.items() if name.startswith(prefix)]:
+                return sign * found[0]
     raise ValueError(f"'grid' must be for trainings that are evaluated on development data (got "
                      f"{run}, without an evaluation)")
 

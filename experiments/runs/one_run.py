@@ -64,7 +64,7 @@ def is_finished(folder: Path, config: str) -> bool:
             raise ValueError(f"'trainer.default_root_dir' must not contain other results (got "
                              f"{summary} of several seeds or of a test); choose another folder")
         return False
-    if path.read_text(encoding='utf-8') != config:
+    if read_yaml(path) != yaml.safe_load(config):
         other = _difference(flat(read_yaml(path), ''), flat(yaml.safe_load(config), ''))
         raise ValueError(f"'trainer.default_root_dir' must not contain another run (got {path}, "
                          f"which differs from the config of this run{other}); choose another "

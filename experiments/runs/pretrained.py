@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
 import torch
+from jsonargparse import Namespace
 from torch import nn
 
 from experiments.runs.checkpoints import read_checkpoint
@@ -20,7 +22,7 @@ from graphattn.models import (
 )
 from graphattn.patterns import Full, Pattern
 from graphattn.sources import GraphSource, LearnedMaskSource, PatternSource, as_source
-from graphattn.utils.building import BoundedBuilding
+from graphattn.utils.building import BoundedBuilding, check_finite
 from graphattn.utils.reading import load_tensors, read_json, read_yaml
 
 
@@ -120,22 +122,36 @@ def begun_classifier(weights: str | Path, num_classes: int,
     return model
 
 
+def rebuilt(checkpoint: Path, read: Callable[[Path], dict], argument: str,
+            trust: Iterable[str] = (), **others: type) -> Namespace:
+    """Return the model in a checkpoint with its weights, and ``others`` of the config of its run;
+    errors name the ``argument``."""
+    path = _config_path(checkpoint)
+    try:
+        saved, config = read(checkpoint)['state_dict'], read_yaml(path)
+        check_finite(saved, 'in this checkpoint')
+        with BoundedBuilding(saved.values()):
+            made = built(config | {'model': config['model']['init_args']['model']}, trust,
+                         model=nn.Module, **others)
+        made.model.load_state_dict({name.removeprefix('model.'): value for name, value in
+                                    saved.items() if name.startswith('model.')})
+    except Exception as error:  # unpickling, YAML and the named classes raise many types of errors
+        raise ValueError(f"'{argument}' cannot be read: {checkpoint} with {path} "
+                         f"({error})") from error
+    return made
+
+
+def _config_path(checkpoint: Path) -> Path:
+    return checkpoint.parent.parent / 'config.yaml'
+
+
 def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
     """Return the model in a checkpoint, and the arguments of its encoder as a dict."""
-    config_path = checkpoint.parent.parent / 'config.yaml'
-    try:
-        saved = read_checkpoint(checkpoint)['state_dict']
-        config = read_yaml(config_path)['model']['init_args']['model']
-        with BoundedBuilding(saved.values()):
-            model = built({'model': config}, model=nn.Module).model
-        model.load_state_dict({name.removeprefix('model.'): value for name, value in saved.items()
-                               if name.startswith('model.')})
-    except Exception as error:  # unpickling, YAML and the named classes raise many types of errors
-        raise ValueError(f"'pretrained' cannot be read: {checkpoint} with {config_path} "
-                         f"({error})") from error
+    model = rebuilt(checkpoint, read_checkpoint, 'pretrained').model
     if not isinstance(model, MaskedLanguageModel):
         raise ValueError(f"'pretrained' must be a checkpoint of a MaskedLanguageModel (got "
                          f"{checkpoint}, a checkpoint of a {type(model).__name__})")
+    config = read_yaml(_config_path(checkpoint))['model']['init_args']['model']
     return model, config['init_args']['encoder']['init_args']
 
 

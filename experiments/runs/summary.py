@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import statistics
@@ -39,6 +40,16 @@ def read_results(path: Path) -> dict[str, Any]:
     results = read_json(path)
     check_schema(results, SCHEMA, str(path))
     return with_nan(results, path)
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """Return the metrics of each epoch of a run, none of a test alone."""
+    path = folder / 'metrics.csv'
+    if not path.exists():
+        return []
+    with path.open(newline='', encoding='utf-8') as file:
+        return [{name: float(value) for name, value in row.items() if value}
+                for row in csv.DictReader(file)]
 
 
 def without_nan(value: Any) -> Any:

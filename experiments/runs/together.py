@@ -59,11 +59,7 @@ class EndTogether(Callback):
         # At SIGTERM, Lightning waits for all other processes, which have not received the signal.
         listen_again()
 
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        listen_again()
-
-    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        listen_again()
+    on_validation_start = on_test_start = on_train_start
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule,
                      exception: BaseException) -> None:

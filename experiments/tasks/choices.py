@@ -39,25 +39,17 @@ class Choices(QuestionTask):
 
     Args:
         questions (ChoiceSource): The source of the questions.
-        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
-            Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
-            training part.
-        vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a sequence. Without documents, the question or
             the choice is cut, whichever is longer.
         batch_size (int): Number of questions per step and process.
-        seed (int): Seed of the training order.
-        num_workers (int): Number of data-loading workers per training process.
-        cache (str): The folder of trained tokenizers.
+        **kwargs: Arguments of :class:`experiments.tasks.tokenized.TokenizedTask`.
     """
 
     shortest = 5
 
-    def __init__(self, questions: ChoiceSource, tokenizer: str | None = None,
-                 vocab_size: int = 8192, max_length: int = 128, batch_size: int = 16,
-                 seed: int = 0, num_workers: int = 0, cache: str = 'data/cache'):
-        super().__init__(questions, tokenizer, vocab_size, max_length, batch_size, seed,
-                         num_workers, cache)
+    def __init__(self, questions: ChoiceSource, max_length: int = 128, batch_size: int = 16,
+                 **kwargs):
+        super().__init__(questions, max_length, batch_size, **kwargs)
 
     def texts(self) -> Iterable[str]:
         return chain.from_iterable((question.text, *question.choices, *question.documents)

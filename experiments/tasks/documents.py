@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from experiments.data.batch import NO_LABEL, TokenBatch
-from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource, Pair
-from experiments.data.text.glue_files import Row
+from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource
 from experiments.data.text.text_table import read_texts
 from experiments.data.text.tokenizer import cut, encoded, framed, special_tokens
 from experiments.tasks.tokenized import TokenizedTask, spread_of_lengths
@@ -40,23 +39,16 @@ class Documents(TokenizedTask):
 
     Args:
         documents (DocumentSource): The source of the documents.
-        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
-            Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
-            training part.
-        vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a document, [CLS] and [SEP] included.
         batch_size (int): Number of documents per step and process.
-        seed (int): Seed of the training order.
-        num_workers (int): Number of data-loading workers per training process.
-        cache (str): The folder of trained tokenizers.
+        **kwargs: Arguments of :class:`experiments.tasks.tokenized.TokenizedTask`.
     """
 
     shortest = NUM_SPECIAL + 1
 
-    def __init__(self, documents: DocumentSource, tokenizer: str | None = None,
-                 vocab_size: int = 8192, max_length: int = 4096, batch_size: int = 8,
-                 seed: int = 0, num_workers: int = 0, cache: str = 'data/cache'):
-        super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
+    def __init__(self, documents: DocumentSource, max_length: int = 4096, batch_size: int = 8,
+                 **kwargs):
+        super().__init__(max_length, batch_size, **kwargs)
         self.documents = documents
         self.classes: list[str] | None = None  # set from a checkpoint, if there is one
         self.sets: dict[str, EncodedDocuments] = {}
@@ -108,7 +100,7 @@ class Documents(TokenizedTask):
         in the order of the table."""
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
-            encoded = EncodedDocuments([row.with_class(NO_LABEL) for row in some], tokenizer,
+            encoded = EncodedDocuments([Document(row.texts, NO_LABEL) for row in some], tokenizer,
                                        self.max_length)
             batch = encoded.batch(range(len(some)))
             yield [str(row.number) for row in some], batch, [row.texts for row in some]
@@ -120,8 +112,8 @@ class Documents(TokenizedTask):
 class EncodedDocuments(Dataset):
     """Documents as token ids; entry i is a pair of ids, int64 ``[length]``, and a label."""
 
-    def __init__(self, documents: Sequence[Document | Pair | Row], tokenizer: Tokenizer,
-                 max_length: int, name: str = 'documents'):
+    def __init__(self, documents: Sequence[Document], tokenizer: Tokenizer, max_length: int,
+                 name: str = 'documents'):
         special = special_tokens(tokenizer)
         encodings = encoded(tokenizer, (text for document in documents for text in document.texts),
                             f'encoding {name}')

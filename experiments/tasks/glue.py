@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from experiments.data.batch import NO_LABEL, TextBatch
-from experiments.data.text.glue_files import TASKS, Row, read_rows, read_test_rows
+from experiments.data.text.document_files import Document
+from experiments.data.text.glue_files import TASKS, read_rows, read_test_rows
 from experiments.data.text.tokenizer import load_tokenizer
 from experiments.tasks.batch_stream import ResumableLoader, ShuffledEpochs, each_once
 from experiments.tasks.documents import EncodedDocuments
@@ -105,7 +106,7 @@ class Glue(L.LightningDataModule):
         bar = tqdm(desc=path.stem, unit=' rows', disable=None)
         while some := list(islice(rows, size)):
             numbers, texts = zip(*some)
-            examples = Examples([Row(text, NO_LABEL) for text in texts], self.tokenizer,
+            examples = Examples([Document(text, NO_LABEL) for text in texts], self.tokenizer,
                                 self.max_length, path.stem)
             yield list(numbers), collate([examples[i] for i in range(len(examples))])
             bar.update(len(some))

@@ -67,7 +67,7 @@ class Images(LongRange):
 
 @torch.no_grad()
 def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
-           temperature: float = 1., generator: torch.Generator | None = None) -> Tensor:
+           generator: torch.Generator | None = None) -> Tensor:
     """Sample sequences from a language model, symbol by symbol."""
     was_training = model.training
     model.eval()
@@ -76,8 +76,8 @@ def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
     drawn = torch.full((number, length + 1), start, device=device)
     for place in tqdm(range(length), desc='sampling', unit=' symbols', disable=None, leave=False):
         logits = model(drawn[:, place], ptr, placement=cache.step(ptr))
-        logits = logits[:, :start].float() / temperature
-        drawn[:, place + 1] = logits.softmax(dim=1).multinomial(1, generator=generator).squeeze(1)
+        probability = logits[:, :start].float().softmax(dim=1)
+        drawn[:, place + 1] = probability.multinomial(1, generator=generator).squeeze(1)
     model.train(was_training)
     return drawn[:, 1:]
 

@@ -61,7 +61,26 @@ class LongRange(StreamedTask):
         self.classes = state_dict['classes']
 
     def prepare_data(self) -> None:
-        check_model(self.trainer.lightning_module.model, self.read(), self.max_length, self.cls)
+        self.check_model(self.trainer.lightning_module.model)
+
+    def check_model(self, model: nn.Module) -> None:
+        data = self.read()
+        super().check_model(model)
+        num_tokens = model.encoder.token_embedding.num_embeddings
+        if num_tokens < data.num_tokens + self.cls:
+            raise ValueError(f"'num_tokens' of the encoder must be at least "
+                             f"{data.num_tokens + self.cls}, the number of symbols of {data.about} "
+                             f"(got {num_tokens})")
+        if isinstance(model, CausalLanguageModel):
+            return  # not a classifier
+        if model.num_classes != data.num_classes:
+            raise ValueError(f"'num_classes' of the model must be {data.num_classes}, the number "
+                             f"of classes of {data.about} (got {model.num_classes})")
+        width = data.parts['train'].sequences_per_example
+        if width != model.sequences_per_example:
+            kind = ('SequenceClassifier', 'PairClassifier')[width - 1]
+            raise ValueError(f"'model' must be a {kind} for {data.about} (got "
+                             f"{type(model).__name__})")
 
     def setup(self, stage: str | None = None) -> None:
         self.read()
@@ -118,28 +137,6 @@ def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: i
         names, examples = zip(*some)
         yield list(names), collate(Sequences.of(chain.from_iterable(examples),
                                                 [NO_LABEL] * len(names)), cls_token)
-
-
-def check_model(model: nn.Module, data: SequenceData, max_length: int, cls: bool) -> None:
-    """Raise an error unless a model fits the data."""
-    encoder = model.encoder
-    positions, num_tokens = (table.num_embeddings for table in (
-        encoder.position_embedding, encoder.token_embedding))
-    if max_length > positions:
-        raise ValueError(f"'max_length' must be at most {positions}, the number of positions of "
-                         f"the model (got {max_length})")
-    if num_tokens < data.num_tokens + cls:
-        raise ValueError(f"'num_tokens' of the encoder must be at least {data.num_tokens + cls}, "
-                         f"the number of symbols of {data.about} (got {num_tokens})")
-    if isinstance(model, CausalLanguageModel):
-        return  # not a classifier
-    if model.num_classes != data.num_classes:
-        raise ValueError(f"'num_classes' of the model must be {data.num_classes}, the number of "
-                         f"classes of {data.about} (got {model.num_classes})")
-    width = data.parts['train'].sequences_per_example
-    if width != model.sequences_per_example:
-        raise ValueError(f"'model' must be a {('SequenceClassifier', 'PairClassifier')[width - 1]} "
-                         f"for {data.about} (got {type(model).__name__})")
 
 
 @rank_zero_only

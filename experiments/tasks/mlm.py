@@ -56,10 +56,6 @@ class MaskedLanguage(TokenizedTask):
         corpus (str): A text file, a folder, or a data set of Hugging Face, see
             :func:`experiments.data.text.corpus.read_documents`. With ``'docs'``, the corpus is the
             documentation of the installed Python, which is collected first.
-        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
-            Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
-            corpus.
-        vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         byte_pairs (bool): Whether the trained tokenizer is a byte-pair tokenizer, like RoBERTa's.
             If false, it is a case-insensitive WordPiece tokenizer, like BERT's.
         max_length (int): Maximum number of tokens of a sequence, special tokens included.
@@ -68,9 +64,7 @@ class MaskedLanguage(TokenizedTask):
             segment.
         short_share (float): Fraction of sequences that are shorter than ``max_length``.
         masked_share (float): Fraction of the tokens to predict.
-        seed (int): Seed of the masks, the pairs of segments, and the order.
-        num_workers (int): Number of data-loading workers per training process.
-        cache (str): The folder of tokenizers and encoded corpora.
+        **kwargs: Arguments of :class:`experiments.tasks.tokenized.TokenizedTask`.
     """
 
     shortest = 8
@@ -78,19 +72,15 @@ class MaskedLanguage(TokenizedTask):
     def __init__(
         self,
         corpus: str = 'docs',
-        tokenizer: str | None = None,
-        vocab_size: int = 8192,
         byte_pairs: bool = False,
         max_length: int = 128,
         batch_size: int = 32,
         next_sentence: bool = True,
         short_share: float = 0.1,
         masked_share: float = 0.15,
-        seed: int = 0,
-        num_workers: int = 0,
-        cache: str = 'data/cache',
+        **kwargs,
     ):
-        super().__init__(tokenizer, vocab_size, max_length, batch_size, seed, num_workers, cache)
+        super().__init__(max_length, batch_size, **kwargs)
         if not 0. <= short_share <= 1.:
             raise ValueError(f"'short_share' must be in [0, 1] (got {short_share})")
         if not 0. < masked_share <= 1.:

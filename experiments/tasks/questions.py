@@ -29,8 +29,8 @@ NUM_SPECIAL = 3
 class QuestionTask(TokenizedTask):
     """Base class of tasks of questions, whose test part may be the development part."""
 
-    def __init__(self, questions: Any, *arguments: Any):
-        super().__init__(*arguments)
+    def __init__(self, questions: Any, max_length: int, batch_size: int, **kwargs):
+        super().__init__(max_length, batch_size, **kwargs)
         self.questions, self.sets = questions, {}
 
     @abstractmethod
@@ -66,10 +66,6 @@ class Questions(QuestionTask):
 
     Args:
         questions (QuestionSource): The source of the questions.
-        tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
-            Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
-            training part.
-        vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
         max_length (int): Maximum number of tokens of a window.
         stride (int): Number of tokens from the start of a window to the start of the next window.
         max_question (int): Maximum number of tokens of a question. Longer questions are cut.
@@ -77,19 +73,14 @@ class Questions(QuestionTask):
             windows out for TriviaQA.
         batch_size (int): Number of windows per step and process. In testing, it is the number of
             questions.
-        seed (int): Seed of the training order.
-        num_workers (int): Number of data-loading workers per training process.
-        cache (str): The folder of trained tokenizers.
+        **kwargs: Arguments of :class:`experiments.tasks.tokenized.TokenizedTask`.
     """
 
     shortest = NUM_SPECIAL + 2
 
-    def __init__(self, questions: QuestionSource, tokenizer: str | None = None,
-                 vocab_size: int = 8192, max_length: int = 384, stride: int = 128,
-                 max_question: int = 64, learn_empty: bool = True, batch_size: int = 32,
-                 seed: int = 0, num_workers: int = 0, cache: str = 'data/cache'):
-        super().__init__(questions, tokenizer, vocab_size, max_length, batch_size, seed,
-                         num_workers, cache)
+    def __init__(self, questions: QuestionSource, max_length: int = 384, stride: int = 128,
+                 max_question: int = 64, learn_empty: bool = True, batch_size: int = 32, **kwargs):
+        super().__init__(questions, max_length, batch_size, **kwargs)
         check_at_least(1, stride=stride, max_question=max_question)
         if max_question > max_length - NUM_SPECIAL - 1:
             raise ValueError(f"'max_question' must be at most {max_length - NUM_SPECIAL - 1}, to "

@@ -21,8 +21,8 @@ class Text(Documents):
             :class:`experiments.data.text.text_table.TextTable`.
         seed (int): Seed of the division into parts and of the training order.
         max_length (int): Maximum number of tokens of a text or pair, [CLS] and [SEP] included.
-        tokenizer, vocab_size, batch_size, num_workers, cache: As in
-            :class:`experiments.tasks.Documents`.
+        batch_size (int): Number of texts per step and process.
+        **kwargs: Arguments of :class:`experiments.tasks.tokenized.TokenizedTask`.
     """
 
     shortest = 5  # [CLS] a [SEP] b [SEP]
@@ -30,10 +30,9 @@ class Text(Documents):
     def __init__(self, path: str, val: str | None = None, test: str | None = None,
                  columns: list[str] | None = None, label: str = 'label',
                  classes: list[str] | None = None, seed: int = 0, max_length: int = 512,
-                 tokenizer: str | None = None, vocab_size: int = 8192, batch_size: int = 32,
-                 num_workers: int = 0, cache: str = 'data/cache'):
-        super().__init__(TextTable(path, val, test, columns, label, classes, seed=seed), tokenizer,
-                         vocab_size, max_length, batch_size, seed, num_workers, cache)
+                 batch_size: int = 32, **kwargs):
+        super().__init__(TextTable(path, val, test, columns, label, classes, seed=seed), max_length,
+                         batch_size, seed=seed, **kwargs)
         self.classes = classes
 
     def fill_options(self, options: Namespace) -> None:

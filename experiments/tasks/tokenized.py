@@ -42,12 +42,12 @@ class TokenizedTask(StreamedTask):
     run. A run can therefore resume at any batch, with any number of workers.
 
     Args:
+        max_length (int): Maximum number of tokens of a sequence.
+        batch_size (int): Number of examples per step and process.
         tokenizer (str, optional): A tokenizer.json, a vocab.txt, or a folder or name of Hugging
             Face's. If omitted, a tokenizer of at most ``vocab_size`` tokens is trained on the
             training part.
         vocab_size (int): Maximum vocabulary size of the tokenizer, if it is trained.
-        max_length (int): Maximum number of tokens of a sequence.
-        batch_size (int): Number of examples per step and process.
         seed (int): Seed of the training order.
         num_workers (int): Number of data-loading workers per training process.
         cache (str): The folder of trained tokenizers.
@@ -55,8 +55,9 @@ class TokenizedTask(StreamedTask):
 
     byte_pairs = False  # whether the trained tokenizer has them, instead of WordPieces
 
-    def __init__(self, tokenizer: str | None, vocab_size: int, max_length: int, batch_size: int,
-                 seed: int, num_workers: int, cache: str):
+    def __init__(self, max_length: int, batch_size: int, tokenizer: str | None = None,
+                 vocab_size: int = 8192, seed: int = 0, num_workers: int = 0,
+                 cache: str = 'data/cache'):
         super().__init__()
         check_at_least(100, vocab_size=vocab_size)
         check_at_least(1, batch_size=batch_size)

@@ -28,7 +28,7 @@ def network(write):
 
 CASES = {
     'edges': ('a.txt', rows('{} {}\n')), 'adjlist': ('a.adjlist', network(nx.write_adjlist)),
-    'pajek': ('a.net', network(nx.write_pajek)), 'names': ('a.csv', rows('n{},n{}\n')),
+    'names': ('a.csv', rows('n{},n{}\n')),
     'quotes': ('a.csv', rows('"n{}","a ""b"" {}"\n')),
     'attributes': ('a.txt', rows("{} {} {{'weight': np.float64(0.5)}}\n")),
     'blank lines': ('a.txt', rows('{} {}\n\n\n\n')),

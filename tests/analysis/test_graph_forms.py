@@ -109,7 +109,6 @@ METIS = '4 4\n2 4\n1 3\n2 4\n3 1\n'
 GML = ('graph [ node [ id 0 ] node [ id 1 ] node [ id 2 ] edge [ source 0 target 1 ]\n'
        'edge [ source 1 target 0 ] edge [ source 1 target 2 ] ]\n')
 SIX = '0-1 1-2 2-3 3-4 4-5 0-5'
-PAJEK = '*Vertices 3\n1 "Ann B"\n2 Bo\n3 Cid\n*Edges\n1 2\n*Arcs\n2 3 2.5\n'
 
 FORMS = [
     # A mark of comments inside names.
@@ -182,13 +181,7 @@ FORMS = [
     Form('a.txt', '0 1 2\n1 2 0\n2 0 1\n', '0-1 1-2 0-2', ('adjacency', '3 edges', 'undirected'),
          options={'format': 'adjlist'}),
     Form('hash.adjlist', 'a#b c#d\n# x\ne\n', 'a#b-c#d', ('1 isolated', '1 comment line'), 1),
-    Form('a.net', PAJEK, 'Ann_B>Bo|Bo>Ann_B|Bo>Cid', ('Pajek', 'directed', 'weights')),
-    Form('a.txt', PAJEK.partition('*Arcs')[0], 'Ann_B-Bo|', ('undirected', '1 isolated'), 1),
-    Form('a.net', '*Network of two\n*vertices 2\n*Arcs\n1 2\n', '1>2', ("network 'of two'",)),
-    Form('written.net', by(nx.write_pajek, nx.relabel_nodes(CYCLE, str)), SIX, ('6 edges',)),
     # What no graph has.
-    Form('a.net', '*Vertices 3\n1 a 0 1\n2 b\n3 c 0 1 box\n% x\n*Edges\n1 2 1 c Red\n2 3\n',
-         'a-b b-c', ('left out: 2 nodes with coordinates or other words, 1 comment line, 1 edge',)),
     Form('a.mtx', by(lambda m, p: scipy.io.mmwrite(p, m), sp.coo_array(np.eye(3)[[1, 2, 0]])),
          '1>0 2>1 0>2', ('Matrix Market', 'rows are queries')),
     Form('a.mtx.gz', packed('%%MatrixMarket matrix coordinate pattern symmetric\n'
@@ -250,10 +243,9 @@ REFUSED = [
     ('a.csv', '<!DOCTYPE html>\n<html>', ('HTML',)), ('a.txt', 'DL n=3\ndata:\n', ('UCINET',)),
     ('a.csv', b'PK\x03\x04\x14', ('Excel',)), ('a.csv', 'a,b\n'.encode('utf-16'), ('UTF-8',)),
     ('a.txt', '1 2\n-1 3\n', ('line 2',)), ('a.txt', '-1 2', ('line 1',)),
-    ('a.net', '*Vertices 2\n*Matrix\n0 1\n1 0\n', ('line 2', '*Arcs')),
-    ('a.net', '*Vertices 2\n*Arcslist\n1 2\n', ('line 2', '*Arcs')),
-    ('a.net', '*Vertices 2\n1 "a"\n*Edges\n1 3\n', ('line 4', 'from 1 to 2')),
-    ('a.net', '*Vertices 1\n*Vertices 1\n', ('line 2', '*Vertices once')),
+    ('a.net', '*Vertices 2\n*Edges\n1 2\n', ('.net', 'GraphML')),
+    ('a.txt', '*Vertices 2\n*Edges\n1 2\n', ('Pajek', 'GraphML')),
+    ('a.adjlist', '0,1,2\n1,2\n', ('blanks or tabs', 'GraphML')),
     ('a.mtx', '%%MatrixMarket matrix coordinate real general\n3 3 999999999\n', ('999,999,999',)),
     ('a.mtx', '%%MatrixMarket matrix coordinate real general\n99999999 3 1\n1 1 1\n', ('nodes',)),
     ('a.g6', 'Bw\nBw\n', ('2 graphs',)),
@@ -295,8 +287,7 @@ CONTENTS = {'a.gml': GML, 'a.npy': by(lambda graph, path: np.save(path, graph), 
     ('a.gml', {'header': False}, "'header' requires a list of edges (got GML)"),
     ('a.gml', {'edges': 'directed'}, "'edges' must not be 'directed' for this file (GML)"),
     ('a.csv', {'bipartite': True}, "'bipartite' requires"),
-    ('a.csv', {'numbered': True}, "'numbered' requires ids that are integers"),
-    ('a.csv', {'format': 'pajek'}, 'line 1')])
+    ('a.csv', {'numbered': True}, "'numbered' requires ids that are integers")])
 def test_options_that_a_file_cannot_take_are_refused(tmp_path, name, options, words):
     write(tmp_path / name, CONTENTS.get(name, 'Ann,Bo\n'))
     with pytest.raises(ValueError, match='cannot be read') as refused:

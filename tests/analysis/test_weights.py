@@ -244,8 +244,6 @@ FILES = {
     'a.gml': (lambda path: nx.write_gml(SIMPLE_GRAPH, path), {}, SIMPLE),
     'a.gexf': (lambda path: nx.write_gexf(SIMPLE_GRAPH, path), {}, SIMPLE),
     'a.txt': (lambda path: nx.write_edgelist(SIMPLE_GRAPH, path), {'edges': 'undirected'}, SIMPLE),
-    'a.net': (text('*Vertices 3\n*Edges\n1 2 0.75\n2 3 2\n2 2 3\n'), {}, BOTH),
-    'arcs.net': (text('*Vertices 3\n*Arcs\n1 2 0.75\n2 3 2\n*Edges\n2 2 3\n'), {}, DIRECTED),
     'plain.csv': (text('0,1\n1,2\n'), {}, [[0, 0, 0], [1, 0, 0], [0, 1, 0]])}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -25,33 +25,17 @@ NINE_ONE = (0.9, 0.1)
 
 
 class Document(NamedTuple):
-    """A text to classify, and the index of its class."""
+    """A text, or a pair of texts, to classify, and the index of its class, or its score."""
 
-    text: str
-    label: int
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return (self.text,)
-
-
-class Pair(NamedTuple):
-    """A pair of texts to classify, and the index of its class."""
-
-    first: str
-    second: str
-    label: int
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return (self.first, self.second)
+    texts: tuple[str, ...]
+    label: int | float
 
 
 class Collection(NamedTuple):
-    """The classes of documents, and the documents or pairs of ``train``, ``dev`` and ``test``."""
+    """The classes of documents, and the documents of ``train``, ``dev`` and ``test``."""
 
     classes: tuple[str, ...]
-    parts: dict[str, list[Document]] | dict[str, list[Pair]]
+    parts: dict[str, list[Document]]
 
 
 class DocumentSource(ABC):
@@ -78,8 +62,8 @@ class Hyperpartisan(DocumentSource):
     unchanged, with a warning. Without ``splits``, the articles are divided 8/1/1 by their text
     (:func:`part_of`), so that no text is in two parts.
 
-    XML is parsed by expat. A document type declaration is an error. Entities can be declared only
-    there, so no entity expands and no other file is read.
+    A document type declaration is an error. Entities can be declared only there, so no entity
+    expands and no other file is read.
 
     Args:
         articles (str): articles-training-byarticle-20181122.xml.
@@ -95,16 +79,14 @@ class Hyperpartisan(DocumentSource):
     seed: int = 0
 
     def read(self) -> Collection:
-        truth = {article.id: _truth(article, self.labels)
-                 for article in _read_articles(self.labels, 'hyperpartisan')}
+        truth = {number: _truth(article) for number, article in
+                 _read_articles(self.labels, 'hyperpartisan').items()}
         documents = {}
-        for article in _read_articles(self.articles):
-            where = f'{self.articles}, line {article.line}'
-            if article.id not in truth:
-                raise ValueError(f"{where}: expected a label for article {article.id} in "
-                                 f"{self.labels} (got none)")
-            text = _checked_text(_WEB_ADDRESS.sub(' ', html.unescape(article.text)), where)
-            documents[article.id] = Document(text, truth[article.id])
+        for number, article in _read_articles(self.articles).items():
+            if number not in truth:
+                raise ValueError(f"{article.where}: expected a label in {self.labels} (got none)")
+            text = _WEB_ADDRESS.sub(' ', html.unescape(article.text))
+            documents[number] = Document((_checked_text(text, article.where),), truth[number])
         without = sorted(truth.keys() - documents.keys())
         if without:
             raise ValueError(f"{self.labels}: expected labels only for articles in {self.articles} "
@@ -166,7 +148,7 @@ class TextFolders(DocumentSource):
                 if self.strip_headers:
                     text = text.partition('\n\n')[2].strip()
                 if text:
-                    yield Document(text, label)
+                    yield Document((text,), label)
                 num_headers_only += not text
         if num_headers_only:
             print(f'{folder}: skipped {num_headers_only} messages that have only headers')
@@ -186,90 +168,69 @@ def divide(documents: Iterable[Document], seed: int,
     """Return the documents of each part, as :func:`part_of` divides them, in their order."""
     parts: dict[str, list[Document]] = {part: [] for part in PARTS[:len(shares)]}
     for document in documents:
-        parts[part_of(document.text, seed, shares)].append(document)
+        parts[part_of(document.texts[0], seed, shares)].append(document)
     return parts
 
 
 class _Article(NamedTuple):
-    id: int
     attributes: dict[str, str]
     text: str
-    line: int
+    where: str
 
 
 _WEB_ADDRESS = re.compile(r'(https?://|www\.)\S+')
 
 
-def _read_articles(path: str, *used: str) -> list[_Article]:
-    """Return the articles of a file, and print its attributes that are neither ids nor ``used``."""
-    articles: dict[int, _Article] = {}
-    opened: list[str] = []
-    text: list[str] = []
-    names: dict[str, None] = {}
-    parser = expat.ParserCreate('utf-8')  # overrides the file's declaration
-    parser.buffer_text = True
+class _WithoutDeclarations(ElementTree.TreeBuilder):
+    def doctype(self, *_: str | None) -> None:
+        raise ValueError('document type declarations are not allowed, because they can declare '
+                         'entities')
 
-    def fail(problem: str) -> None:
-        raise ValueError(f'{path}, line {parser.CurrentLineNumber}: {problem}')
 
-    def refuse_text() -> None:
-        if ''.join(text).strip():
-            fail(f"expected texts only in articles, and none beside labels (got "
-                 f"{''.join(text).strip()!r:.60})")
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        opened.append(name)
-        names.update(dict.fromkeys(f'{name}.{key}' for key in attributes))
-        text.append(' ' if name == 'p' else '')
-        if len(opened) > 2 and name == 'article':
-            fail('expected the end of an article before the next article begins')
-        if len(opened) > 2 and used or len(opened) == 2 and name != 'article':
-            fail(f'expected an article {"without" if used else "around"} elements (got the element '
-                 f'{name!r})')
-        if len(opened) == 2:
-            refuse_text()
-            text.clear()
-            key = attributes.get('id', '')
-            if not re.fullmatch('[0-9]{1,9}', key):
-                fail(f"expected an article with an 'id' of digits (got {key!r:.60})")
-            if int(key) in articles:
-                fail(f'article {int(key)} is repeated')
-            articles[int(key)] = _Article(int(key), attributes, '', parser.CurrentLineNumber)
-
-    def end(name: str) -> None:
-        opened.pop()
-        if not opened or len(opened) == 1 and used:
-            refuse_text()
-        if len(opened) == 1:
-            number, article = articles.popitem()
-            articles[number] = article._replace(text=''.join(text))
-            text.clear()
-
-    parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.CharacterDataHandler = text.append
-    parser.StartDoctypeDeclHandler = lambda *_: fail(
-        'document type declarations are not allowed, because they can declare entities')
+def _read_articles(path: str, *used: str) -> dict[int, _Article]:
+    """Return the articles of a file by their ids, and print its attributes that are neither ids nor
+    ``used``."""
+    parser = ElementTree.XMLParser(target=_WithoutDeclarations(), encoding='utf-8')
     try:
-        with Path(path).open('rb') as file:
-            parser.ParseFile(file)
+        root = ElementTree.parse(path, parser).getroot()
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); unpack the archive, and pass "
                          f"the XML file inside") from error
-    except expat.ExpatError as error:
-        raise ValueError(f'{path}, line {error.lineno}: not well-formed XML in UTF-8 '
-                         f'({expat.errors.messages[error.code]})') from error
+    except ElementTree.ParseError as error:
+        raise ValueError(f'{path}, line {error.position[0]}: not well-formed XML in UTF-8 '
+                         f'({error})') from error
+    except ValueError as error:
+        raise ValueError(f'{path}: {error}') from error
+    articles: dict[int, _Article] = {}
+    for element in root:
+        where = f'{path}, article {element.get("id", "without id")!s:.60}'
+        if element.tag != 'article' or element.find('.//article') is not None:
+            raise ValueError(f'{where}: expected articles around all other elements, and none in '
+                             f'another (got the element {element.tag!r})')
+        if not re.fullmatch('[0-9]{1,9}', element.get('id', '')):
+            raise ValueError(f"{where}: expected an 'id' of digits (got {element.get('id')!r:.60})")
+        for paragraph in element.iter('p'):
+            paragraph.text = f' {paragraph.text or ""}'
+        article = _Article(element.attrib, ''.join(element.itertext()), where)
+        beside = ''.join([root.text or '', element.tail or '', article.text if used else ''])
+        if beside.strip() or used and len(element):
+            raise ValueError(f'{where}: expected texts only in articles, and neither texts nor '
+                             f'elements beside labels (got {ElementTree.tostring(element)!r:.60})')
+        if articles.setdefault(int(element.get('id')), article) is not article:
+            raise ValueError(f'{where} is repeated')
     if not articles:
         raise ValueError(f"{path}: expected at least one article (got none)")
+    names = [f'{element.tag}.{key}' for element in root.iter() for key in element.attrib]
     if others := unread(names, [f'article.{key}' for key in ('id', *used)], 'attributes'):
         tell(path, number_of('article', len(articles)), others)
-    return list(articles.values())
+    return articles
 
 
-def _truth(article: _Article, path: str) -> int:
+def _truth(article: _Article) -> int:
     label = article.attributes.get('hyperpartisan')
     if label not in ('false', 'true'):
-        raise ValueError(f"{path}, line {article.line}: expected hyperpartisan=\"true\" or "
-                         f"\"false\" (got {label!r:.60})")
+        raise ValueError(f"{article.where}: expected hyperpartisan=\"true\" or \"false\" (got "
+                         f"{label!r:.60})")
     return int(label == 'true')
 
 

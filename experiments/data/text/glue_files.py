@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+from experiments.data.text.document_files import Document
 from experiments.data.what_was_read import number_of, readable, tell, unread
 from graphattn.utils.reading import filled_lines
 
@@ -45,14 +45,7 @@ TASKS = {
 }
 
 
-class Row(NamedTuple):
-    """A row of a file of a GLUE task: one or two sentences, and the class or the score."""
-
-    texts: tuple[str, ...]
-    label: int | float
-
-
-def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
+def read_rows(path: Path, task: GlueTask) -> Iterator[Document]:
     """Yield the rows of a file of a GLUE task."""
     used = (*task.text, task.label)
     columns, lines = _opened(path, used, task.columns)
@@ -69,8 +62,8 @@ def read_rows(path: Path, task: GlueTask) -> Iterator[Row]:
         if empty:
             raise ValueError(f'{where}: expected a text in the column {empty[0]!r} (got none)')
         num_rows += 1
-        yield Row(tuple(row[name] for name in task.text),
-                  _parse_label(row[task.label], task.classes, where))
+        yield Document(tuple(row[name] for name in task.text),
+                       _parse_label(row[task.label], task.classes, where))
     if num_rows == 0:
         raise ValueError(f"{path}: expected at least one row (got none)")
     others = unread(columns, used)

@@ -85,7 +85,7 @@ class PackageDocs(DocumentSource):
         names = _names(folder / 'names.json', classes)
         pattern = names_pattern(name for package in classes for name in names[package])
         return Collection(classes, divide(
-            (Document(pattern.sub(MASK, row.texts[0]), label[row.label])
+            (Document((pattern.sub(MASK, row.texts[0]),), label[row.label])
              for row in rows if row.label in label), self.seed))
 
 

@@ -18,18 +18,14 @@ from experiments.data.what_was_read import (
     tell,
     unread,
 )
-from graphattn.utils.reading import MAX_LINE_LENGTH, json_object, read_lines
+from graphattn.utils.reading import json_object, read_lines
 
 if TYPE_CHECKING:
     from datasets import DatasetDict, Features
-    from pyarrow.parquet import ParquetFile
 
 SEPARATORS = {'.csv': ',', '.tsv': '\t'}
 JSON = ('.json', '.jsonl', '.ndjson')
-# Bounds of a Parquet file, as of packed text: bytes and rows that are read for its size.
-EXPANSION, ROWS, ROWS_PER_BYTE = 100, 2**18, 4
-ROWS_AT_ONCE = 16  # few, because a small file can have one long text in each row
-TOO_LARGE = f'the file unpacks to more than {EXPANSION} times its size, or to too many rows'
+ROWS_AT_ONCE = 16  # few, because each may have a long text
 HUB_NAME = re.compile(r'[\w-]+(/[\w-]+)?(:[\w.-]+)?')  # such as imdb or nyu-mll/glue:sst2
 PART_OF = {'train': 'train', 'validation': 'dev', 'valid': 'dev', 'val': 'dev', 'dev': 'dev',
            'test': 'test'}  # by the name of a split or file
@@ -100,7 +96,8 @@ def splits_of(path: Path, argument: str = 'path') -> dict[str, Split]:
 
             file = ParquetFile(path)  # datasets would write into the user's cache
             return {'train': Split(datasets.Features.from_arrow_schema(file.schema_arrow),
-                                   _parquet_rows(file, path))}
+                                   (row for batch in file.iter_batches(ROWS_AT_ONCE)
+                                    for row in batch.to_pylist()))}
         found = _from_hub(str(path)) if from_hub else datasets.load_from_disk(str(path))
     except Exception as error:  # Arrow, JSON and the hub raise many types of errors
         raise ValueError(f"'{argument}' cannot be read: {path} ({_reason(error)})" + from_hub * (
@@ -117,20 +114,6 @@ def _from_hub(name: str) -> DatasetDict:
     if not datasets.config.HF_HUB_OFFLINE:
         HfApi().dataset_info(name)  # load_dataset would try five times
     return datasets.load_dataset(name, config or None)
-
-
-def _parquet_rows(file: ParquetFile, path: Path) -> Iterator[dict[str, Any]]:
-    size = path.stat().st_size
-    room = EXPANSION * size + MAX_LINE_LENGTH
-    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-    if file.metadata.num_rows > ROWS_PER_BYTE * size + ROWS or any(
-            group.total_byte_size > room for group in groups):
-        raise ValueError(TOO_LARGE)
-    for batch in file.iter_batches(ROWS_AT_ONCE):
-        room -= batch.nbytes
-        if room < 0:
-            raise ValueError(TOO_LARGE)
-        yield from batch.to_pylist()
 
 
 def _json_rows(path: Path, used: Collection[str]) -> Iterator[tuple[int, dict]]:

@@ -12,13 +12,7 @@ import numpy as np
 
 from experiments.data.labels import class_names, class_numbers, given_parts, stratified
 from experiments.data.sequences import check_at_least
-from experiments.data.text.document_files import (
-    PARTS,
-    Collection,
-    Document,
-    DocumentSource,
-    Pair,
-)
+from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource
 from experiments.data.text.tables import Table, tables_of
 
 DEFAULTS = (['text'], ['text_a', 'text_b'])
@@ -108,11 +102,6 @@ class Row(NamedTuple):
     texts: tuple[str, ...]
     label: str | None
 
-    def with_class(self, number: int) -> Document | Pair:
-        """Return the text of this row as a Document, or its two texts as a Pair, with ``number`` as
-        the index of the class."""
-        return (Document if len(self.texts) == 1 else Pair)(*self.texts, number)
-
 
 def read_texts(path: Path, columns: Sequence[str] | None = None,
                label: str | None = None) -> Iterator[Row]:
@@ -147,9 +136,9 @@ def _texts(table: Table, columns: Sequence[str] | None, label: str | None,
         raise ValueError(f"{table.where} 1: expected at least one text (got none)")
 
 
-def _documents(rows: list[Row], classes: tuple[str, ...]) -> list[Document] | list[Pair]:
+def _documents(rows: list[Row], classes: tuple[str, ...]) -> list[Document]:
     numbers = class_numbers([row.label for row in rows], classes, lambda place: rows[place].where)
-    return [row.with_class(number) for row, number in zip(rows, numbers.tolist())]
+    return [Document(row.texts, number) for row, number in zip(rows, numbers.tolist())]
 
 
 def _text(value: Any, column: str, where: str) -> str:

@@ -1,6 +1,5 @@
 """Detection of repeated tokens with several kinds of attention (SBM-Transformer, Figure 4)."""
 
-import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 from experiments.papers import study as studies
 from experiments.papers.figures import points
 from experiments.papers.sbm_transformer.long_range import baseline, baselines_at
-from experiments.runs.summary import read_summary, spread
+from experiments.runs.summary import read_metrics, read_summary, spread
 
 LENGTH, CHANNELS = {'smoke': 16, 'small': 256, 'paper': 256}, 32
 RANK = {'smoke': 4, 'small': 64, 'paper': 256}
@@ -91,7 +90,6 @@ def means(runs: Sequence[Path]) -> dict[str, float | None]:
 
 
 def has_lost_edges(run: Path) -> bool:
-    with (run / 'metrics.csv').open(newline='', encoding='utf-8') as file:
-        values = [row.get('train/density/layer0/all_heads') for row in csv.DictReader(file)]
-    density = [float(value) for value in values if value]
+    name = 'train/density/layer0/all_heads'
+    density = [row[name] for row in read_metrics(run) if name in row]
     return density[-1] < max(density) / 2

@@ -160,16 +160,16 @@ def bad_picture(write):
     (bad_list(b'imgs/0 sample_0.png 0 2 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'../.. sample_0.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
     (bad_list(b'imgs/0 ../../x.png 0 1 1.0\n'), '1.npy, line 1: expected a folder'),
-    (bad_list(b'imgs/0 sample_99.png 0 1 1.0\n'), 'sample_99.png: expected a grey PNG'),
+    (bad_list(b'imgs/0 sample_99.png 0 1 1.0\n'), 'sample_99.png: expected a PNG'),
     (bad_list(b'imgs/0 sample_3.png 0 1 1.0\n'), 'sample_3.png.*listed.*got 2 lines'),
     (bad_list(b'\x93NUMPY\x01'), '1.npy, line 1: not ASCII'),
-    (bad_picture(lambda path: path.unlink()), 'sample_3.png: expected a grey PNG'),
+    (bad_picture(lambda path: path.unlink()), 'sample_3.png: expected a PNG'),
     (bad_picture(lambda path: path.write_bytes(path.read_bytes()[:-20])),
-     'sample_3.png: expected a grey PNG'),
+     'sample_3.png: expected a PNG'),
     (bad_picture(lambda path: Image.new('L', (32, 33)).save(path)), '32 x 33 pixels of mode L'),
     (bad_picture(lambda path: Image.new('RGB', (32, 32)).save(path)), '32 x 32 pixels of mode RGB'),
     (bad_picture(lambda path: Image.new('L', (8_000, 8_000)).save(path)), 'sample_3.png'),
-    (bad_picture(lambda path: Image.new('L', (32, 32)).save(path, 'BMP')), 'expected a grey PNG'),
+    (bad_picture(lambda path: Image.new('L', (32, 32)).save(path, 'BMP')), 'expected a PNG'),
 ])
 def test_a_bad_file_of_pathfinder(damage, match, release):
     damage(release[1])

@@ -221,7 +221,7 @@ def test_refused_before_a_folder_is_made(options, match, tmp_path):
     ({'train': [0, 1], 'dev': [], 'test': [0]}, "'documents'.*none.*dev"),
 ])
 def test_parts_and_classes_must_not_be_empty(labels, match):
-    parts = {part: [Document('text', label) for label in labels[part]] for part in PARTS}
+    parts = {part: [Document(('text',), label) for label in labels[part]] for part in PARTS}
     source = SimpleNamespace(read=lambda: SimpleNamespace(classes=('a', 'b'), parts=parts))
     with pytest.raises(ValueError, match=match):
         _ = Documents(source).collection

@@ -4,9 +4,9 @@ import torch
 
 from experiments.data.byte_text import DocumentBytes, DocumentPairs
 from experiments.data.sequences import SequenceData, Sequences, SequenceSource
-from experiments.data.text.document_files import Collection, Document, DocumentSource, Pair
+from experiments.data.text.document_files import Collection, Document, DocumentSource
 from experiments.tasks import LongRange
-from experiments.tasks.long_range import check_model, collate
+from experiments.tasks.long_range import collate
 from graphattn.models import Encoder, PairClassifier, SequenceClassifier
 from graphattn.sources import PatternSource
 from tests.experiments.tasks.trainers import trainer
@@ -29,13 +29,13 @@ class Documents(DocumentSource):
     number = 10
 
     def read(self):
-        some = [Document(f'Größe {i} of class {i % 2}', i % 2) for i in range(self.number)]
+        some = [Document((f'Größe {i} of class {i % 2}',), i % 2) for i in range(self.number)]
         return Collection(('a', 'b'), {'train': some, 'dev': some, 'test': some})
 
 
 class Pairs(DocumentSource):
     def read(self):
-        some = [Pair('It rains.', 'It is wet.', 1), Pair('It is on', 'Off.', 0)]
+        some = [Document(('It rains.', 'It is wet.'), 1), Document(('It is on', 'Off.'), 0)]
         return Collection(('a', 'b'), {'train': some, 'dev': some, 'test': some})
 
 
@@ -84,10 +84,10 @@ def model(kind=SequenceClassifier, num_classes=2, **sizes):
     (dict(kind=PairClassifier), 1, "'model' must be a SequenceClassifier for counting"),
 ])
 def test_a_model_for_other_data_is_refused(made, width, match):
-    data = Counting(width=width).read(100)
+    task = LongRange(Counting(width=width), 100, cls=True)
     with pytest.raises(ValueError, match=match):
-        check_model(model(**made), data, 100, cls=True)
-    check_model(model(PairClassifier if width == 2 else SequenceClassifier), data, 100, cls=True)
+        task.check_model(model(**made))
+    task.check_model(model(PairClassifier if width == 2 else SequenceClassifier))
 
 
 def test_pairs_that_there_are_stay_pairs():

@@ -186,8 +186,8 @@ def test_bad_options_are_told_first(corpus, option, value, match):
 
 def test_a_vocabulary_that_the_model_lacks(corpus, tmp_path):
     folder, _ = corpus
-    task = MaskedLanguage(str(folder / 'text.txt'), str(folder / 'vocab.txt'), max_length=16,
-                          cache=str(tmp_path / 'cache'))
+    task = MaskedLanguage(str(folder / 'text.txt'), tokenizer=str(folder / 'vocab.txt'),
+                          max_length=16, cache=str(tmp_path / 'cache'))
     task.trainer = of_a_run(tmp_path, model=model(num_tokens=500))
     with pytest.raises(ValueError, match="'num_tokens' of the encoder must be at least"):
         task.prepare_data()

@@ -315,7 +315,7 @@ class Stories(ChoiceSource):
 
 def test_a_part_that_is_also_for_testing_is_encoded_once(tokenizer, tmp_path, capsys):
     tokenizer.save(str(tmp_path / 'tokenizer.json'))
-    data = Choices(Stories(), str(tmp_path / 'tokenizer.json'))
+    data = Choices(Stories(), tokenizer=str(tmp_path / 'tokenizer.json'))
     data.setup()
     assert data.sets['test'] is data.sets['dev']
     assert 'stories, dev       300 questions of 4 choices;' in capsys.readouterr().out

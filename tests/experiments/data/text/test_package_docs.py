@@ -38,7 +38,7 @@ def test_packages_with_enough_documents_are_classes(folder):
     assert PackageDocs(str(folder), 3, 1).read().classes == ('_pytest', 'pip', 'sklearn', 'torch')
     assert PackageDocs(str(folder), 3, 1, num_classes=2).read().classes == ('sklearn', 'torch')
     long = PackageDocs(str(folder), 40, 1).read()
-    assert all(len(text.split()) >= 40 for part in PARTS for text, _ in long.parts[part])
+    assert all(len(text.split()) >= 40 for part in PARTS for (text,), _ in long.parts[part])
     assert PackageDocs(str(folder), 3, 20).read() == read
     assert PackageDocs(str(folder), 3, 20, seed=1).read() != read
 
@@ -47,7 +47,7 @@ def test_packages_with_enough_documents_are_classes(folder):
 def test_no_document_prints_the_name_of_a_class(folder):
     read = PackageDocs(str(folder), 3, 1).read()
     for part in PARTS:
-        for text, label in read.parts[part]:
+        for (text,), label in read.parts[part]:
             assert not re.search('torch|sklearn|scikit|pytest|pips?\\b', text, re.IGNORECASE)
             subject = SUBJECT[read.classes[label]]
             assert text.startswith(f'{MASK}, {MASK} and {MASK} do {subject} in {MASK}. Number')

@@ -73,7 +73,7 @@ def test_splits_are_parts(tmp_path, capsys):
     DatasetDict(train=reviews(), validation=reviews(20), test=reviews(40, label=-1),
                 unsupervised=reviews(60)).save_to_disk(tmp_path / 'a')
     parts = TextTable(str(tmp_path / 'a')).read().parts
-    assert [document.text for document in parts['dev']] == [
+    assert [document.texts[0] for document in parts['dev']] == [
         f'review {i}' for i in range(20, 40)]
     assert [len(part) for part in parts.values()] == [18, 20, 2]  # the labels of test are secret
     assert "left out: splits 'test', 'unsupervised': 2" in capsys.readouterr().out
@@ -83,7 +83,7 @@ def test_tables_in_a_folder_are_parts(tmp_path, capsys):
     for number, name in enumerate(('train', 'val', 'test')):
         as_csv(reviews(20 * number), tmp_path / f'{name}.csv')
     parts = TextTable(str(tmp_path)).read().parts
-    assert [part[0].text for part in parts.values()] == ['review 0', 'review 20', 'review 40']
+    assert [part[0].texts[0] for part in parts.values()] == ['review 0', 'review 20', 'review 40']
     as_csv(reviews(), tmp_path / 'dev.csv')
     (tmp_path / 'README').touch()
     TextTable(str(tmp_path)).read()
