@@ -498,7 +498,9 @@ OF_FOUR_ALONE = {'parameters sharded on a mesh', 'parameters sharded on a mesh, 
 
 
 def in_a_world_of(world: int, cases: dict[str, Callable]) -> dict[str, Callable]:
-    """Return the cases that so many processes run."""
+    """Return the cases that so many processes run; what one does, two do as well."""
+    if world == 1:
+        return {name: case for name, case in cases.items() if name in OF_FOUR - REFUSED.keys()}
     return {name: case for name, case in cases.items()
             if (name in OF_FOUR | OF_FOUR_ALONE if world == 4 else name not in OF_FOUR_ALONE)}
 

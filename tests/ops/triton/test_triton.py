@@ -3,7 +3,6 @@ and what the kernels of Triton promise beside it."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -26,7 +25,6 @@ from tests.testing.test_backends import declared
 triton = pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 import triton.language as tl  # noqa: E402
-from triton.runtime.errors import InterpreterError  # noqa: E402
 
 from graphattn.ops.triton.softmax import place  # noqa: E402
 
@@ -98,23 +96,6 @@ def examine(check: str, name: str) -> None:
 def test_a_case_of_the_checks_is_right(check, name):
     with interpreted():
         examine(check, name)
-
-
-@triton.jit
-def copy_three(x, out, LENGTH: tl.constexpr):
-    number = tl.arange(0, 4)
-    tl.store(out + number, tl.load(x + number, mask=number < LENGTH), mask=number < 3)
-
-
-@pytest.mark.parametrize('length, room, does', [(3, 3, None), (4, 3, 'reads 1'),
-                                                (3, 2, 'writes 1')])
-def test_the_interpreter_checks_memory(length, room, does):
-    """Tensors are parts of a larger one, as a GPU's allocator hands them out."""
-    x, out = torch.arange(8.)[2:5], torch.zeros(8)[4:4 + room]
-    expected = nullcontext() if does is None else pytest.raises(
-        InterpreterError, match=f'a kernel {does} numbers beside its tensors')
-    with interpreted(), expected:
-        copy_three[1,](x, out, LENGTH=length)
 
 
 def inputs(graph, heads: int, num_kv_heads: int, channels: int, edge_heads: int,
@@ -224,23 +205,6 @@ def test_heads_of_a_bias_may_begin_beyond_2_to_the_31():
     with interpreted():
         put_places[16,](out, 1, 2**28)
     assert torch.equal(out, torch.arange(16)[:, None] * 2**28 + torch.arange(2))
-
-
-@triton.jit
-def copy_masked(x, is_on, out):
-    number = tl.arange(0, 4)
-    mask = (number >= 0) & tl.load(is_on)
-    tl.store(out + number, number, mask=mask)
-
-
-@pytest.mark.parametrize('is_on, room', [(True, 2), (False, 0)])
-def test_the_interpreter_checks_memory_by_masks_that_are_loaded(is_on, room):
-    """The interpreter has such masks as values 0 and 1."""
-    x = out = torch.zeros(16, dtype=torch.int32)[4:4 + room]
-    expected = nullcontext() if not is_on else pytest.raises(
-        InterpreterError, match='a kernel writes 2 numbers beside its tensors')
-    with interpreted(), expected:
-        copy_masked[1,](x, torch.tensor(is_on), out)
 
 
 # Plans ###############################################################################
