@@ -97,7 +97,7 @@ def test_rows_that_draw_often_are_cut(sample, programs):
     programs(2**14, max_expected=3)
     drawn = draws.Draws(model, generator(), thins=sample.method == 'thin')
     assert drawn._fit() and drawn.pieces > 2
-    assert contract.follows(*contract.draw_many(sample, model, copies=30))
+    assert contract.follows(*contract.draw_many(sample, model, copies=12))
 
 
 @pytest.mark.slow
