@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments import cli
+from tests.experiments.conftest import draw_nothing
 from tests.forked import forked
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +42,7 @@ def test_a_pattern_of_ones_own_comes_to_a_table(tmp_path):
     def work():
         sys.modules.pop('mine', None)  # of another test
         os.chdir(tmp_path)
+        draw_nothing(pytest.MonkeyPatch())
         for line in commands.splitlines():
             _, *words = shlex.split(line)
             cli.main([*words, *(['--scale=smoke'] if words[0] == 'study' else [])])

@@ -14,10 +14,8 @@ from graphattn import BipartiteGraph, ops
 from graphattn.functional import edge_attention, edge_probability, pair_attention
 from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.graphs.pair_mask import PairMask
-from graphattn.patterns import SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli
 from tests.graphs import random_graph
-from tests.ops.test_backends import ON_CPUS
 
 # edge_probability ####################################################################
 
@@ -161,20 +159,6 @@ def test_sparse_tensor_names_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, 'torch_sparse', None)
     with pytest.raises(ImportError, match='to_sparse_tensor.*torch-sparse'):
         GRAPH.to_sparse_tensor()
-
-
-@pytest.mark.parametrize('change', [
-    lambda graph: graph.csr[1].zero_(), lambda graph: graph.csr[0].zero_(),
-    lambda graph: graph.segments.query_ptr.mul_(2),
-], ids=['csr', 'indptr', 'ptr'])
-@pytest.mark.parametrize('backend', ['auto', *ON_CPUS])
-def test_a_graph_changed_after_it_was_built(change, backend):
-    graph = SlidingWindow(1).build(5)
-    x = torch.randn(5, 1, 4)
-    edge_attention(x, x, x, graph)
-    change(graph)
-    with pytest.raises(ValueError, match="'graph' must not be modified"):
-        edge_attention(x, x, x, graph, backend=backend)
 
 
 def test_returned_tensors_are_not_the_stored_ones():

@@ -18,7 +18,6 @@ import torch
 from torch_geometric import EdgeIndex
 
 from graphattn import BipartiteGraph, patterns
-from graphattn.functional import edge_attention
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from tests.graphs import GRAPHS, random_graph
 from tests.pairwise import pairwise
@@ -180,29 +179,6 @@ def test_perm_of_a_pyg_edge_index(sort_order):
     graph, perm = BipartiteGraph.from_edge_index(edge_index, 5, 17, return_perm=True)
     assert graph == original == BipartiteGraph.from_edge_index(edge_index, 5, 17)
     assert edge_index.as_tensor()[:, perm].equal(graph.edge_index.as_tensor())
-
-
-@pytest.mark.parametrize('values', ['edge_bias', 'edge_gate'])
-@pytest.mark.parametrize('name', ['square', 'more_keys', 'ragged_rectangles', 'idle_nodes'])
-def test_values_in_the_given_order_are_permuted_to_their_edges(name, values):
-    original, edge_index = shuffled(name)
-    graph, perm = BipartiteGraph.from_edge_index(
-        edge_index, original.num_queries, original.num_keys, query_ptr=original.query_ptr,
-        key_ptr=original.key_ptr, return_perm=True)
-    on_edges = torch.randn(original.num_edges, dtype=torch.double, requires_grad=True)
-    query = torch.randn(graph.num_queries, 1, 4, dtype=torch.double)
-    key, value = torch.randn(2, graph.num_keys, 1, 4, dtype=torch.double)
-    out = edge_attention(query, key, value, graph, **{values: on_edges[perm]})
-
-    dense = torch.zeros(graph.num_queries, graph.num_keys, dtype=torch.double)
-    dense = dense.index_put((edge_index[1], edge_index[0]), on_edges)
-    logit = query[:, 0] @ key[:, 0].t() / 2
-    logit = logit + dense if values == 'edge_bias' else logit * dense
-    weight = logit.masked_fill(~original.to_mask(), -torch.inf).softmax(1).nan_to_num()
-    torch.testing.assert_close(out[:, 0], weight @ value[:, 0])
-    grads = [torch.autograd.grad(x.square().sum(), on_edges)[0] for x in (
-        out, (weight @ value[:, 0])[original.in_degree() > 0])]
-    torch.testing.assert_close(grads[0], grads[1].nan_to_num())
 
 
 def test_is_reordered_is_true_for_unsorted_or_duplicate_edges():

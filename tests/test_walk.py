@@ -5,18 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from docs import counts, walk
-from tests.test_imports import LIBRARY
+from docs import walk
 
 ROOT = Path(__file__).parent.parent
-# Of all others, what travels together is one value, or the options of the layer below.
-MANY_PARAMETERS = {
-    ('attention', 'edge_attention'): 'independent terms of one formula',
-    ('dense', 'pair_attention'): 'independent terms of one formula',
-    ('graph_attention', 'forward'): 'tensors and choices of a call, few of which are given at once',
-    ('graph_gps_conv', '__init__'): "the signature of PyG's layer",
-    ('multihead_attention', '__init__'): "the signature of torch's layer",
-}
 
 
 @pytest.fixture(scope='module')
@@ -44,16 +35,3 @@ def test_every_walk_has_a_panel_and_a_row(walks):
     page = (ROOT / 'docs/architecture.md').read_text()
     rows = [re.escape(line.split('|')[1]) for line in walk.table(walks).splitlines()]
     assert [row for row in rows if not re.search(rf'^\|{row}\|', page, re.M)] == []
-
-
-@pytest.mark.slow
-def test_modules_and_imports_of_the_library_are_counted():
-    found = counts.counts(ROOT)
-    assert found['modules of graphattn'] == len(LIBRARY)
-    assert found['packages and modules at its top'] < found['arrows between these']
-
-
-@pytest.mark.slow
-def test_only_some_functions_have_many_parameters():
-    found = counts.with_many_parameters(counts.trees_of(ROOT))
-    assert sorted(found) == sorted(MANY_PARAMETERS)

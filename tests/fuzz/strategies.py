@@ -11,7 +11,6 @@ from torch import Tensor
 
 from graphattn import BipartiteGraph
 from graphattn.ops import Backend
-from graphattn.samplers import FactorModel
 
 # Vector registers, tiles of a row, and what is left of them.
 WIDTHS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 255,
@@ -244,93 +243,3 @@ def teleports(*, ends: tuple[str, ...], shapes: tuple[str, ...] = (
         'number', 'each hop', '[]', '[heads]', '[tokens, heads]', '[hops, tokens, heads]')
         ) -> st.SearchStrategy[Teleport]:
     return st.builds(Teleport, shape=st.sampled_from(shapes), ends=st.sampled_from(ends))
-
-
-# Random graphs #######################################################################
-
-
-@dataclass(frozen=True)
-class ModelCase:
-    """A :class:`FactorModel` whose factors lie many powers of two apart, and cancel.
-
-    Its probabilities, which are those of the factors without the powers, are known exactly.
-    """
-
-    sizes: tuple[tuple[int, int], ...]  # queries and keys of each segment of a head
-    heads: int
-    query_powers: tuple[int, ...]  # of each cluster
-    key_powers: tuple[int, ...]
-    highest: float  # of all probabilities, without exploration
-    zeros: float  # share of the entries of all factors
-    exploration: float
-    dtype: torch.dtype
-    copies: int
-    seed: int
-
-    def factors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the factors of one copy, without the powers, float64; head after head."""
-        generator = torch.Generator().manual_seed(self.seed)
-        nodes = [self.heads, sum(n for n, _ in self.sizes), sum(m for _, m in self.sizes)]
-        k = len(self.key_powers)
-        query, mixing, key = (
-            (0.05 + 0.95 * torch.rand(shape, generator=generator)).double()
-            * (torch.rand(shape, generator=generator) >= self.zeros)
-            for shape in ((nodes[0], nodes[1], k), (nodes[0], k, k), (nodes[0], nodes[2], k)))
-        prob = query @ mixing @ key.transpose(1, 2)
-        mixing *= self.highest / max(prob.flatten().tolist(), default=1.) if prob.any() else 1.
-        return query, mixing.to(self.dtype).double(), key
-
-    def probability(self) -> Tensor:
-        """``p + exploration`` of each copy's pairs, ``[num_pairs]``, segment after segment."""
-        query, mixing, key = self.factors()
-        prob = query @ mixing @ key.transpose(1, 2) + self.exploration
-        pairs = [prob.new_empty(0)]
-        for head in prob:
-            row = column = 0
-            for n, m in self.sizes:
-                pairs.append(head[row:row + n, column:column + m].flatten())
-                row, column = row + n, column + m
-        return torch.cat(pairs)
-
-    def model(self) -> FactorModel:
-        """All copies side by side, as segments of their own."""
-        query, mixing, key = self.factors()
-        at_query, at_key = (torch.tensor(powers, dtype=torch.double)
-                            for powers in (self.query_powers, self.key_powers))
-        query, key = query * at_query.exp2(), key * at_key.exp2()
-        # In two steps, for one alone may exceed the largest number.
-        mixing = mixing * (-at_query)[:, None].exp2() * (-at_key).exp2()
-        ptrs = [torch.tensor([0, *self.heads * self.copies * lengths]).cumsum(0) for lengths in (
-            [n for n, _ in self.sizes], [m for _, m in self.sizes])]
-        query, key = (x.repeat(1, self.copies, 1).flatten(0, 1) for x in (query, key))
-        return FactorModel(*(x.to(self.dtype) for x in (query, mixing, key)), query_ptr=ptrs[0],
-                           key_ptr=ptrs[1], exploration=self.exploration)
-
-    def counts(self, graph: BipartiteGraph) -> Tensor:
-        """Count the copies that have each pair, in the order of :meth:`probability`."""
-        segment = graph.segments.of_queries()[graph.query]
-        row, column = graph.query - graph.query_ptr[segment], graph.key - graph.key_ptr[segment]
-        num_keys = torch.tensor([m for _, m in self.sizes] * self.heads, dtype=torch.long)
-        pairs = torch.tensor([n * m for n, m in self.sizes] * self.heads, dtype=torch.long)
-        num_segments = max(len(self.sizes), 1)
-        head = segment // (num_segments * self.copies)
-        of_copy = head * num_segments + segment % num_segments
-        first = pairs.cumsum(0) - pairs
-        pair = first[of_copy] + row * num_keys[of_copy] + column
-        return torch.bincount(pair, minlength=int(pairs.sum()))
-
-
-@st.composite
-def model_cases(draw: st.DrawFn, *, copies: int, highest: tuple[float, ...]) -> ModelCase:
-    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
-    together = {torch.float32: 110, torch.float64: 1010}[dtype]  # mixing cancels both
-    clusters, most = draw(st.integers(1, 6)), draw(st.sampled_from([0, together, together // 2]))
-    query_powers, key_powers = (
-        st.tuples(*[st.sampled_from([-most, most, 0]) | st.integers(-most, most)] * clusters)
-        for most in (together - most, most))
-    return ModelCase(
-        draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), min_size=1, max_size=3)
-             .map(tuple)),
-        draw(st.integers(1, 3)), draw(query_powers), draw(key_powers),
-        draw(st.sampled_from(highest)), draw(st.sampled_from([0., 0.4])),
-        draw(st.sampled_from([0., 0.01])), dtype, copies, draw(SEEDS))

@@ -81,6 +81,12 @@ def eye(part: nn.Module) -> None:
             part.bias.zero_()
 
 
+# Models hold layers that are among the others, and what they have beside these.
+WITH_PROJECTIONS = [name for name in CASES if 'tokens' not in CASES[name].inputs] + [
+    'encoder', 'pooler', 'masked tokens']
+
+
+@pytest.mark.parametrize('case', WITH_PROJECTIONS, indirect=True)
 def test_an_identity_may_replace_a_projection(case):
     """It returns the very tensor that it was given, which belongs to the caller."""
     module = case.make()

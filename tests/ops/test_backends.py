@@ -18,7 +18,6 @@ from graphattn.ops.attention import cpu_few_edges as few_edges
 from graphattn.ops.cpu import schedule
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph
-from tests.pairwise import pairwise
 
 HEADS, CHANNELS, VALUE_CHANNELS = 2, 4, 3
 EDGE_VALUES = {'plain': {}, 'per_edge': {'edge_bias': (), 'edge_gate': ()},
@@ -133,18 +132,6 @@ def test_equals_reference_without_channels(channels, value_channels, way):
         assert_same(attend(graph, inputs, way), attend(graph, inputs, 'reference'))
 
 
-@pytest.mark.parametrize('edge_values', EDGE_VALUES)
-def test_gradcheck(backend, edge_values):
-    graph = random_graph(4, 5, 0.5)
-    names, leaves = zip(*draw(graph, edge_values).items())
-
-    def function(*tensors):
-        return attention(backend, graph=graph, **dict(zip(names, tensors)))
-
-    assert torch.autograd.gradcheck(function, [leaf.requires_grad_() for leaf in leaves],
-                                    fast_mode=True)
-
-
 def test_the_weight_of_a_single_edge_has_no_gradient(backend):
     """Torch takes a strided tensor for a contiguous one where a size is 1."""
     graph = BipartiteGraph.from_edge_index(torch.tensor([[0], [0]]), 1)
@@ -156,31 +143,6 @@ def test_the_weight_of_a_single_edge_has_no_gradient(backend):
 
 
 # Precision ###########################################################################
-
-
-@pytest.mark.parametrize('name', ['ragged_batch', 'idle_nodes', 'hub'])
-def test_float32_is_within_rounding(name, backend):
-    graph = GRAPHS[name]()
-    inputs = draw(graph, 'per_edge_and_head', dtype=torch.float32)
-    expected = attend(graph, in_double(inputs), 'reference')
-    tolerance = rounding(graph, torch.float32)
-    results = attend(graph, inputs, backend)
-    assert {result.dtype for result in results.values()} == {torch.float32}
-    assert_same(results, expected, rtol=tolerance, atol=tolerance, check_dtype=False)
-
-
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize('name', ['ragged_batch', 'hub'])
-def test_half_precision_rounds_only_its_results(name, dtype, backend):
-    graph = GRAPHS[name]()
-    inputs = draw(graph, 'per_edge_and_head', dtype=dtype)
-    expected = attend(graph, in_double(inputs), 'reference')
-    results = attend(graph, inputs, backend)
-    assert {result.dtype for result in results.values()} == {dtype}
-    # Where output and weights are computed apart, the gradients of both are rounded and added up.
-    atol = rounding(graph, torch.float32)
-    atol = 4 * torch.finfo(dtype).eps if ops.load(backend).attention is not None else atol
-    assert_same(results, expected, rtol=torch.finfo(dtype).eps, atol=atol, check_dtype=False)
 
 
 @pytest.mark.parametrize('edge_values', EDGE_VALUES)
@@ -196,44 +158,8 @@ def test_autocast_changes_nothing(backend, edge_values):
 # Nobody there ########################################################################
 
 
-@pytest.mark.parametrize('name', ['idle_nodes', 'no_edges', 'ragged_rectangles'])
-def test_idle_nodes_get_exactly_zero(name, backend):
-    graph = GRAPHS[name]()
-    results = attend(graph, draw(graph, 'per_edge'), backend)
-    idle_query, idle_key = graph.in_degree() == 0, graph.out_degree() == 0
-    assert idle_query.any() and idle_key.any()
-    for idle, names in ((idle_query, ('out', 'query')), (idle_key, ('key', 'value'))):
-        assert not any(results[name][idle].any() for name in names)
-
-
-@pytest.mark.parametrize('poison', [torch.nan, torch.inf])
-def test_poison_in_nodes_without_edges_reaches_nothing(backend, poison):
-    graph = GRAPHS['idle_nodes']()
-    inputs = draw(graph, 'per_edge')
-    clean = attend(graph, inputs, backend)
-    inputs['query'][graph.in_degree() == 0] = poison
-    for name in ('key', 'value'):
-        inputs[name][graph.out_degree() == 0] = poison
-    assert_same(attend(graph, inputs, backend), clean)
-
-
-def test_large_logits_do_not_overflow(backend):
-    graph = GRAPHS['square']()
-    inputs = draw(graph, dtype=torch.float32)
-    inputs['query'] *= 1e4
-    assert all(result.isfinite().all() for result in attend(graph, inputs, backend).values())
-
-
 # What 'auto' gives is held to the same, whichever way it takes.
 EVERY_WAY = ['auto', *BACKENDS]
-
-
-def nearly_full_graph() -> BipartiteGraph:
-    """Return a graph that ``'auto'`` takes for dense in training. Query 0 attends to key 11, which
-    no other does, and not to keys 1 to 3."""
-    mask = torch.ones(12, 12, dtype=torch.bool)
-    mask[1:, 11] = mask[0, 1:4] = False
-    return BipartiteGraph.from_mask(mask)
 
 
 def train(graph: BipartiteGraph, inputs: dict[str, Tensor], way: str, **options
@@ -244,52 +170,6 @@ def train(graph: BipartiteGraph, inputs: dict[str, Tensor], way: str, **options
     cotangent = torch.arange(out.numel()).view(out.shape).remainder(5).sub(2).to(out)
     return {'out': out.detach(), **dict(zip(leaves, torch.autograd.grad(
         out, list(leaves.values()), cotangent)))}
-
-
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded(backend, dtype):
-    graph = GRAPHS['hub']()
-    inputs = draw(graph, 'per_edge_and_head', dtype=dtype)
-    # The gradient of a logit is a small difference where all values are nearly the same.
-    inputs['value'] = (inputs['value'] / 64 + 8).to(dtype)
-    assert_same(train(graph, inputs, backend), train(graph, in_double(inputs), 'reference'),
-                rtol=torch.finfo(dtype).eps, atol=rounding(graph, torch.float32) * 8,
-                check_dtype=False)
-
-
-POSITIONS = {'query': 0, 'key': 11, 'value': 11, 'edge_bias': 2, 'edge_gate': 2}
-
-
-@pytest.mark.parametrize('way, poisoned, poison', pairwise(
-    [*EVERY_WAY, IN_CHUNKS], POSITIONS, [torch.nan, torch.inf]))
-def test_poison_reaches_only_one_query_and_its_keys(way, poisoned, poison, monkeypatch):
-    graph, way = nearly_full_graph(), loops_of(way, monkeypatch)
-    inputs = draw(graph, 'per_edge_and_head')
-    inputs.pop('edge_bias' if poisoned == 'edge_gate' else 'edge_gate')
-    clean = train(graph, inputs, way)
-    inputs[poisoned][POSITIONS[poisoned]] = poison
-    results = train(graph, inputs, way)
-    assert not results['out'][0].isfinite().all()
-    spared = {**dict.fromkeys(('out', 'query'), slice(1, None)),
-              **dict.fromkeys(('key', 'value'), slice(1, 4)),
-              **dict.fromkeys(('edge_bias', 'edge_gate'), graph.query != 0)}
-    assert_same({name: results[name][spared[name]] for name in clean},
-                {name: clean[name][spared[name]] for name in clean})
-
-
-@pytest.mark.parametrize('size', [1e3, 5e7])
-@pytest.mark.parametrize('way', [*EVERY_WAY, *DENSE])
-def test_large_logits_that_are_exact_have_exact_weights_in_both_passes(way, size):
-    graph = GRAPHS['square']()
-    inputs = draw(graph, dtype=torch.float32)
-    inputs['query'] = inputs['query'].sign() * size
-    inputs['key'] = torch.ones_like(inputs['key'])  # so that many logits of a query are the highest
-    inputs['key'][::3] = -1.
-    expected = train(graph, in_double(inputs), 'reference', scale=1.)
-    results = train(graph, inputs, way, scale=1.)
-    for name, result in results.items():
-        atol = 2e-6 * max(1., float(expected[name].abs().max()), size if name == 'key' else 0.)
-        torch.testing.assert_close(result.double(), expected[name], atol=atol, rtol=0)
 
 
 # Derivatives #########################################################################
@@ -375,36 +255,6 @@ def test_dropout_beside_sinks_is_that_of_reference(hops, fast_backend, restored_
     assert_same(*results)
 
 
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize('terms', LOGIT_TERMS)
-@pytest.mark.parametrize('backend', BACKENDS)  # the other loops would be compiled, for 12 s
-def test_softcaps_and_sinks_are_within_rounding(terms, dtype, backend):
-    graph, backend = GRAPHS['hub'](), skip_if_missing(backend)
-    inputs, options = draw_with(graph, terms, dtype=dtype)
-    inputs['query'] *= 8  # beyond what the series around 0 is for
-    tolerance = 16 * rounding(graph, torch.float32)
-    rtol = max(tolerance, 2 * torch.finfo(dtype).eps)
-    atol = tolerance if dtype == torch.float32 else 8 * torch.finfo(dtype).eps
-    assert_same(attend(graph, inputs, backend, **options),
-                attend(graph, in_double(inputs), 'reference', **options), rtol=rtol, atol=atol,
-                check_dtype=False)
-
-
-def test_gradcheck_of_softcaps_and_sinks(backend):
-    graph = random_graph(4, 5, 0.5)
-    inputs, _ = draw_with(graph, 'sinks')
-    inputs['edge_bias'].nan_to_num_(neginf=0.)
-    names, leaves = zip(*inputs.items())
-
-    def function(*tensors):
-        return attention(backend, graph=graph, **dict(zip(names, tensors)), softcap=0.7)
-
-    leaves = [leaf.requires_grad_() for leaf in leaves]
-    assert torch.autograd.gradcheck(function, leaves, fast_mode=True)
-    if ops.load(backend).has_all_derivatives:
-        assert torch.autograd.gradgradcheck(function, leaves, fast_mode=True)
-
-
 @pytest.mark.parametrize('backend', BACKENDS)
 def test_the_gradient_of_a_sink_that_takes_little_is_as_exact_as_that_of_others(backend):
     """The weight of a sink is not computed as what the others leave."""
@@ -463,22 +313,6 @@ def test_no_dropout_draws_nothing(backend):
     state = torch.get_rng_state()
     attend(graph, draw(graph), backend, dropout_p=0.)
     assert torch.get_rng_state().equal(state)
-
-
-# Layout and symmetry #################################################################
-
-
-def test_layout_in_memory_does_not_matter(backend, restored_rng):
-    graph = GRAPHS['square']()
-    inputs = draw(graph, 'per_edge_and_head')
-    strided = {name: tensor.permute(*range(tensor.dim())[::-1]).contiguous()
-               .permute(*range(tensor.dim())[::-1]) for name, tensor in inputs.items()}
-    assert not any(tensor.is_contiguous() for tensor in strided.values())
-    results = []
-    for tensors in (inputs, strided):
-        torch.manual_seed(0)
-        results.append(attend(graph, tensors, backend, dropout_p=0.3))
-    assert_same(*results)
 
 
 # Memory ##############################################################################

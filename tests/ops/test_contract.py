@@ -43,31 +43,6 @@ def assert_same(actual, expected, tolerance: float = 1e-12) -> None:
 # Nothing to attend to ################################################################
 
 
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
-@pytest.mark.parametrize('hops', [1, 3])
-def test_a_query_with_all_keys_biased_to_minus_infinity_has_output_0(backend, hops, dtype):
-    if hops > 1 and backend in DENSE:
-        pytest.skip('it has one hop')
-    graph = GRAPHS['square']()
-    inputs = {name: tensor.detach().to(dtype).requires_grad_()
-              for name, tensor in draw(graph).items()}
-    bias = torch.zeros(graph.num_edges, dtype=dtype)
-    bias[graph.query == 3] = -torch.inf
-    inputs['edge_bias'] = bias.requires_grad_()
-    teleport = 0. if hops == 1 else 0.25
-    out = edge_attention(graph=graph, **inputs, hops=hops, teleport=teleport, backend=backend)
-    without = BipartiteGraph.from_edge_index(
-        graph.edge_index.as_tensor()[:, graph.query != 3], graph.num_queries)
-    nodes = {name: inputs[name] for name in ('query', 'key', 'value')}
-    expected = edge_attention(graph=without, **nodes, hops=hops, teleport=teleport,
-                              backend='reference')
-    grads, expected_grads = with_grads(out, inputs), with_grads(expected, nodes)
-    assert_same(grads[:4], expected_grads, 1e-5 if dtype == torch.float32 else 1e-12)
-    assert not grads[4][graph.query == 3].any() and grads[4].isfinite().all()
-    if hops == 1:
-        assert not out[3].any() and not grads[1][3].any()
-
-
 @pytest.mark.parametrize('backend', BACKENDS)
 @pytest.mark.parametrize('name', ['more_keys', 'more_queries', 'ragged_rectangles', 'no_keys'])
 def test_sums_by_weights_of_graphs_that_are_not_square(backend, name):

@@ -203,28 +203,6 @@ def test_weights_above_one_without_a_limit_are_refused():
 # Gradients and precision #############################################################
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('edge_values', FEW_VALUES)
-@pytest.mark.parametrize('hops', [1, 3])
-def test_gradcheck(edge_values, hops, backend):
-    graph = random_graph(5, 5, 0.5)
-    inputs = draw(graph, edge_values, channels=3, value_channels=2)
-    inputs['teleport'] = torch.rand(hops, 5, HEADS, dtype=torch.double).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda *tensors: diffuse(graph, dict(zip(inputs, tensors)), backend, hops=hops),
-        list(inputs.values()), fast_mode=True)
-
-
-@pytest.mark.slow
-def test_gradcheck_of_the_limit():
-    graph = random_graph(5, 5, 0.5)
-    inputs = draw(graph, channels=3, value_channels=2)
-    inputs['teleport'] = torch.tensor([0.3, 0.5]).double().requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda *tensors: diffuse(graph, dict(zip(inputs, tensors)), hops=math.inf),
-        list(inputs.values()), check_undefined_grad=False, fast_mode=True)
-
-
 def test_the_gradient_of_a_teleport_of_0_and_of_1(backend):
     graph = GRAPHS['idle_tokens']()
     teleport = torch.tensor([[[0., 0.4]], [[1., 0.]], [[0.3, 1.]]]).double().requires_grad_()
@@ -271,28 +249,6 @@ def test_gradient_of_one_input_alone(name, backend):
     assert_same(with_grads(diffuse(graph, {**constants, **leaf}, backend), leaf)[name], expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('channels, value_channels', [(0, 3), (4, 0), (1, 1), (16, 32), (33, 64)])
-def test_every_width_equals_reference(channels, value_channels):
-    graph = random_graph(150, 150, 0.9)  # rows longer than a tile
-    inputs = draw(graph, 'per_head', channels=channels, value_channels=value_channels)
-    assert_same(with_grads(diffuse(graph, inputs), inputs),
-                with_grads(diffuse(graph, inputs, 'gather'), inputs), 1e-10)
-
-
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize('name', ['ragged_batch', 'hub'])
-def test_only_results_are_rounded(name, dtype, backend):
-    graph = GRAPHS[name]()
-    inputs = draw(graph, 'per_head', dtype=dtype)
-    exact = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
-    results = with_grads(diffuse(graph, inputs, backend, hops=5), inputs)
-    assert {result.dtype for result in results.values()} == {dtype}
-    torch.testing.assert_close(
-        results, with_grads(diffuse(graph, exact, 'reference', hops=5), exact),
-        rtol=torch.finfo(dtype).eps, atol=1e-4, check_dtype=False)
-
-
 def test_autocast_changes_nothing(backend):
     graph = GRAPHS['square']()
     inputs = draw(graph, 'shared', dtype=torch.float32)
@@ -300,16 +256,6 @@ def test_autocast_changes_nothing(backend):
     with torch.autocast('cpu', torch.bfloat16):
         out = diffuse(graph, inputs, backend)
     assert_same(with_grads(out, inputs), expected, 1e-5)
-
-
-def test_layout_in_memory_does_not_matter(backend):
-    graph = GRAPHS['square']()
-    inputs = draw(graph, 'per_head')
-    strided = {name: tensor.detach().movedim(0, -1).contiguous().movedim(-1, 0).requires_grad_()
-               for name, tensor in inputs.items()}
-    assert not any(tensor.is_contiguous() for tensor in strided.values())
-    assert_same(with_grads(diffuse(graph, strided, backend), strided),
-                with_grads(diffuse(graph, inputs, backend), inputs))
 
 
 @pytest.mark.parametrize('poison', [torch.nan, torch.inf])

@@ -45,12 +45,6 @@ def masks(pattern, num_draws: int, *size: int) -> np.ndarray:
                      for _ in range(num_draws)]).astype(float)
 
 
-def test_the_test_finds_a_biased_cell():
-    draws = masks(RandomKeys(3), 800, 4, 10)
-    draws[:200, 0] = np.arange(10) < 3
-    assert chance_of_such_means(draws.reshape(800, -1), 0.3) < UNLIKELY
-
-
 @pytest.mark.parametrize('count', [3, 8], ids=lambda count: f'{count} of 10')
 def test_random_keys_favour_no_cell(count):
     draws = masks(RandomKeys(count), 800, 4, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ from graphattn import ops
 from graphattn.functional import edge_attention
 from graphattn.testing import Report, Supports, check_attention
 from graphattn.testing.checks import CHECKS, Setting
-from tests.ops.test_backends import ON_CPUS, skip_if_missing
+from tests.ops.test_backends import IN_CHUNKS, ON_CPUS, loops_of, skip_if_missing
 
 
 def declared(name: str) -> Supports:
@@ -21,6 +22,20 @@ def declared(name: str) -> Supports:
         second_derivatives=backend.has_all_derivatives, isolates_nan=not backend.nan_leaks,
         # Torch's fused kernel recomputes weights from rounded logits up to sdpa.MAX_LOGIT.
         exact_logits=name != 'sdpa', compiles=False)
+
+
+# Graphs of few edges have loops of their own. Those of many edges are given few for these checks;
+# softcaps and sinks are those of the other loops, and would be compiled for 12 s.
+OF_CHUNKS = ['graphs', 'half precision', 'bias', 'gate', 'large exact logits', 'sizes of logits',
+             'NaN without an edge', 'nothing to attend to', 'strides',
+             'gradient of one input alone']
+
+
+@pytest.mark.slow
+def test_the_loops_for_many_edges_are_right(monkeypatch):
+    backend = loops_of(IN_CHUNKS, monkeypatch)
+    supports = replace(declared(backend), softcap=False, sink=False)
+    check_attention(partial(edge_attention, backend=backend), supports=supports, checks=OF_CHUNKS)
 
 
 @pytest.mark.slow

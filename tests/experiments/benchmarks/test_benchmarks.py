@@ -1,4 +1,4 @@
-"""Every benchmark ends soon with --quick, and leaves a table."""
+"""Every benchmark of small sizes ends soon, and leaves a table."""
 
 import math
 import os
@@ -16,6 +16,7 @@ import torch
 
 from experiments.benchmarks import (
     diffusion,
+    hugging_face,
     layer,
     length,
     measure,
@@ -45,6 +46,18 @@ DRAWN = 'atlas', 'layer', 'length'  # the figures of the docs
 in_forks = pytest.mark.usefixtures('measured_in_forks')
 
 
+# Of those that would take seconds with --quick, which the others are run with.
+SMALL = {
+    'atlas': ['--tokens=[64]', '--points=4', '--rounds=1'],
+    'attention': ['--nodes=[64]', '--densities=[0.2]'],
+    'decoding': ['--lengths=[16, 32]', '--tokens=3', '--layers=1', '--processes=[2]'],
+    'distributed': ['--processes=[2]', '--nodes=128', '--nodes_of_block_model=64', '--rounds=1',
+                    "--cases=[window, 'block model, 26 %']"],
+    'hugging_face': [f'--tokens={hugging_face.MIN_LENGTH}', '--batch=1', '--layers=1', '--heads=1'],
+    'layer': ['--nodes=[128]', '--densities=[0.02]', '--clusters=16'],
+}
+
+
 def run_once(cases, *_, **__):
     """Nobody reads these times, which other tests take in turns."""
     timed = measure.stopwatch()
@@ -60,7 +73,7 @@ def test_quick_run_leaves_a_table(name, tmp_path, monkeypatch):
     monkeypatch.setattr(length, 'HEADS', 2)
     monkeypatch.setattr(measure, 'all_times', run_once)
     main = import_module(f'experiments.benchmarks.{name}').main
-    run_benchmark(main, ['--quick', '--out', str(tmp_path)])
+    run_benchmark(main, [*SMALL.get(name, ['--quick']), '--out', str(tmp_path)])
     assert len(pd.read_csv(tmp_path / f'{name}.csv')) >= 2
     if name in DRAWN:
         assert (tmp_path / f'{name}.png').stat().st_size > 1000

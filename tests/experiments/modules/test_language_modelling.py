@@ -91,7 +91,7 @@ def test_a_run_leaves_metrics_masks_pictures_and_the_tokenizer(finished_run, cor
 @pytest.mark.slow
 def test_a_killed_run_sees_the_batches_of_an_uninterrupted_one(finished_run, corpus, tmp_path):
     folder, expected = finished_run
-    kill_at, saved_at = 37, 36
+    kill_at, saved_at = 19, 18
     assert len(expected) == 2 * saved_at  # it stops where an epoch ends
     workers = ['--data.init_args.num_workers', '2']
     killed, = run(corpus, tmp_path / 'run', *workers, *recording(tmp_path / 'first', kill_at))

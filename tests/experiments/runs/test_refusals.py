@@ -108,11 +108,8 @@ REFUSED = {
     'another model': (as_before, lambda place: place.resume(f'{ENCODER}.channels=4')),
     'weights of another model': (of_another_size, lambda place: place.resume()),
     'another rate': (as_before, lambda place: place.resume(LR)),
-    'another decay of weights': (
-        as_before, lambda place: place.resume('--model.init_args.weight_decay=0.5')),
     'another seed': (as_before, lambda place: place.resume('--seed_everything=5')),
     'another order': (as_before, lambda place: place.resume('--data.seed=5')),
-    'another batch size': (as_before, lambda place: place.resume('--data.batch_size=7')),
     'more classes': (more_classes, lambda place: place.resume()),
     'more classes, anew': (more_classes, lambda place: place.fit()),
     'more classes, tested': (more_classes, lambda place: place.test()),

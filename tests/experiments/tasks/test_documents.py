@@ -21,7 +21,6 @@ from experiments.tasks.tokenized import spread_of_lengths
 from graphattn.models import Encoder, SequenceClassifier
 from graphattn.sources import PatternSource
 from tests.experiments.document_folders import write_imdb
-from tests.forked import forked
 
 
 def test_the_spread_of_lengths():
@@ -179,25 +178,6 @@ def test_a_broken_run_resumes_as_if_nothing_had_been(learned, tmp_path):
     for name, value in whole['state_dict'].items():
         assert torch.equal(value, resumed['state_dict'][name]), name
     assert whole['dev'] == resumed['dev'] and len(whole['dev']) == 3
-
-
-@pytest.mark.slow
-def test_two_processes_count_every_document_once(learned, tmp_path):
-    config = write_config(tmp_path)
-    ended = forked(lambda: train.main([
-        'fit', '--config', str(config), '--trainer.devices', '2', '--trainer.strategy', 'ddp',
-        '--trainer.max_epochs', '1']), ranks=2)
-    assert [process.returncode for process in ended] == [0, 0], ended
-    told = [process.stdout.count('documents of 2 classes') for process in ended]
-    assert told == [3, 0]
-    train.main(['test', '--config', str(config),
-                '--trainer.default_root_dir', str(tmp_path / 'alone'),
-                '--ckpt_path', str(tmp_path / 'run/checkpoints/last.ckpt')])
-    together, alone = (json.loads((tmp_path / run / 'summary.json').read_text())
-                       for run in ('run', 'alone'))
-    assert together['processes'] == 2 and alone['processes'] == 1
-    for name in ('loss', 'accuracy', 'macro_f1', 'micro_f1'):
-        assert together[name] == pytest.approx(alone[name], abs=1e-6), name
 
 
 @pytest.mark.slow

@@ -66,7 +66,6 @@ def graphs(folder):
                      edge_index=torch.randint(size, (2, 3 * size)))
                 for size in range(2, 26)], folder / 'mine.pt')
     return graph_task(folder, {
-        'num_workers': 2,
         'pre_transforms': [{'class_path': 'torch_geometric.transforms.ToUndirected'},
                            {'class_path': 'graphattn.transforms.LaplacianPE',
                             'init_args': {'k': 2, 'is_undirected': True}}],

@@ -118,17 +118,6 @@ def test_edge_dot_and_its_gradients(name, many_parts):
                 with_grads(expected, inputs))
 
 
-@by_both
-@pytest.mark.parametrize('name', ['query', 'key', 'value', 'edge_bias', 'edge_gate'])
-def test_gradient_of_one_input_alone(name):
-    graph = GRAPHS['square']()
-    inputs = draw(graph, 'shared')
-    expected = with_grads(attend(graph, inputs), inputs)[name]
-    constants = {other: tensor.detach() for other, tensor in inputs.items()}
-    leaf = {name: inputs[name]}
-    assert_same(with_grads(attend(graph, {**constants, **leaf}), leaf)[name], expected)
-
-
 # Precision ###########################################################################
 
 

@@ -1,14 +1,9 @@
-"""Registers, memory and instructions of the GPU kernels, compiled without a GPU.
-
-    TRITON_INTERPRET=0 python -m tests.ops.triton.machine_code 90 bfloat16 64 'bias and gate'
-"""
+"""Registers and memory of the GPU kernels, compiled without a GPU."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -58,58 +53,25 @@ class Launch(NamedTuple):
                 signature[parameter.name] = parameter.annotation_type or 'i32'
         return ASTSource(self.kernel, signature, constants, attributes)
 
-    @property
-    def edges_of_a_warp(self) -> int:
-        """The edges, pairs or draws that a warp processes at once."""
-        columns = next((self.arguments[name] for name in ('EDGES', 'COLUMNS', 'KEYS', 'DRAWS')
-                        if name in self.arguments), 1)
-        of_program = self.arguments.get('ROWS', self.arguments.get('TASKS', 1)) * columns
-        return of_program // self.options['num_warps']
-
 
 class MachineCode(NamedTuple):
     registers: int  # per thread
     spilled: int  # bytes per thread
     shared: int  # bytes per program
-    loop: Counter[str]  # how often each instruction occurs in the longest innermost loop
-    spills_in_loops: int  # instructions in this loop and those around it that move spilled values
 
 
-def compiled(launch: Launch, capability: int, reads_loops: bool = True) -> MachineCode:
-    """Compile a launch for a compute capability (90 is 9.0). Triton caches the result on disk.
-
-    The instructions are read, which takes a second, for ``reads_loops`` or if something is spilled.
-    """
+def compiled(launch: Launch, capability: int) -> MachineCode:
+    """Compile a launch for a compute capability (90 is 9.0). Triton caches the result on disk."""
     kernel = triton.compile(launch.source(), target=GPUTarget('cuda', capability, 32),
                             options=launch.options)
-    sizes = {name: int(size) for name, size in re.findall(
-        r'(REG|STACK|LOCAL):(\d+)', _dumped(kernel.asm['cubin'], '--dump-resource-usage'))}
-    spilled = sizes['STACK'] + sizes['LOCAL']
-    sass = _dumped(kernel.asm['cubin'], '--dump-sass') if reads_loops or spilled else ''
-    lines = [(int(at, 16), name, operands) for at, name, operands in re.findall(
-        r'/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\d+\s+)?([A-Z][\w.]*)\s*(.*?);', sass)]
-    # A loop reaches from the target of a backward jump to the jump.
-    loops = sorted((int(target[1], 16), at) for at, name, operands in lines if name.startswith(
-        'BRA') and (target := re.search(r'0x([0-9a-f]+)', operands)) and int(target[1], 16) < at)
-    inner = [(a, b) for a, b in loops if not any((a, b) != (c, d) and a <= c and d <= b
-                                                 for c, d in loops)]
-
-    def between(first: int, last: int) -> Counter[str]:
-        return Counter(name for at, name, _ in lines if first <= at <= last)
-
-    longest = max((between(*loop) for loop in inner), key=Counter.total, default=Counter())
-    whole = max((between(*loop) for loop in loops), key=Counter.total, default=Counter())
-    return MachineCode(sizes['REG'], spilled, kernel.metadata.shared, longest, sum(
-        count for name, count in whole.items() if spilled and name.startswith(('LDL', 'STL'))))
-
-
-def _dumped(binary: bytes, option: str) -> str:
     with TemporaryDirectory() as folder:
         path = Path(folder) / 'kernel.cubin'
-        path.write_bytes(binary)
+        path.write_bytes(kernel.asm['cubin'])
         tool = Path(triton.__file__).parent / 'backends/nvidia/bin/cuobjdump'
-        return subprocess.run([tool, option, path], capture_output=True, text=True,
-                              check=True).stdout
+        usage = subprocess.run([tool, '--dump-resource-usage', path], capture_output=True,
+                               text=True, check=True).stdout
+    sizes = {name: int(size) for name, size in re.findall(r'(REG|STACK|LOCAL):(\d+)', usage)}
+    return MachineCode(sizes['REG'], sizes['STACK'] + sizes['LOCAL'], kernel.metadata.shared)
 
 
 # Launches ############################################################################
@@ -209,11 +171,3 @@ def distinct(dtype: torch.dtype, channels: int, terms: str, *,
             if source not in seen:
                 seen.add(source)
                 yield name, launch
-
-
-if __name__ == '__main__':
-    capability, name, channels, terms = sys.argv[1:]
-    for operator, launch in distinct(getattr(torch, name), int(channels), terms):
-        code = compiled(launch, int(capability))
-        print(f'{operator:36}{launch.kernel.__name__:26}{code.registers:5} registers'
-              f'{code.spilled:6} bytes spilled{code.shared:8} shared{code.loop.total():6} in loop')

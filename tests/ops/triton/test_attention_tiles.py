@@ -12,7 +12,7 @@ from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
 from tests.graphs import GRAPHS, random_graph
 from tests.ops import test_backends as contract
 from tests.ops.triton.interpreter import interpreted
-from tests.ops.triton.test_triton import attend, inputs
+from tests.ops.triton.test_triton import attend, examine, inputs
 
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
@@ -121,9 +121,8 @@ def test_parts_are_no_more_than_there_is_memory_for(monkeypatch):
 def test_results_are_within_rounding(dtype, monkeypatch):
     demand(1, monkeypatch)
     with interpreted():
-        contract.test_half_precision_rounds_only_its_results('full', dtype, 'triton')
-        contract.test_softcaps_and_sinks_are_within_rounding('no sink and both terms', dtype,
-                                                             'triton')
+        for check, name in (('half precision', 'square, '), ('softcap', ''), ('sink', '')):
+            examine(check, f'{name}{dtype}'.replace('torch.', ''))
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ and what the kernels of Triton promise beside it."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -12,17 +12,19 @@ from torch import Tensor
 from graphattn import BipartiteGraph, ops
 from graphattn.functional import edge_attention
 from graphattn.ops import LogitTerms
+from graphattn.testing.call import Kernel
+from graphattn.testing.checks import CHECKS, Setting
 from tests.graphs import GRAPHS, random_graph
 from tests.ops import test_backends as attention
 from tests.ops import test_contract as promises
 from tests.ops import test_diffusion as diffusion
 from tests.ops import test_edge_features as features
 from tests.ops.triton.interpreter import interpreted
+from tests.testing.test_backends import declared
 
 triton = pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 import triton.language as tl  # noqa: E402
-from triton.runtime.errors import InterpreterError  # noqa: E402
 
 from graphattn.ops.triton.softmax import place  # noqa: E402
 
@@ -33,7 +35,6 @@ pytestmark = [
 
 BOTH = 'per_edge_and_head'
 EQUAL = attention.test_equals_reference
-POISON = attention.test_poison_reaches_only_one_query_and_its_keys
 FEATURES = features.test_features_are_added_to_keys_and_values
 
 
@@ -45,18 +46,6 @@ FEATURES = features.test_features_are_added_to_keys_and_values
     *[(EQUAL, dict(name=name, edge_values='plain')) for name in ('full', 'graph_per_head')],
     (attention.test_equals_reference_without_channels, dict(channels=0, value_channels=3)),
     (attention.test_equals_reference_without_channels, dict(channels=4, value_channels=0)),
-    (attention.test_float32_is_within_rounding, dict(name='ragged_batch')),
-    (attention.test_half_precision_rounds_only_its_results,
-     dict(name='hub', dtype=torch.bfloat16)),
-    (attention.test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded,
-     dict(dtype=torch.bfloat16)),
-    (attention.test_idle_nodes_get_exactly_zero, dict(name='ragged_rectangles')),
-    (attention.test_poison_in_nodes_without_edges_reaches_nothing, dict(poison=torch.nan)),
-    (POISON, dict(poisoned='query', poison=torch.nan)),
-    (POISON, dict(poisoned='value', poison=torch.inf)),
-    (attention.test_large_logits_do_not_overflow, {}),
-    (attention.test_large_logits_that_are_exact_have_exact_weights_in_both_passes,
-     dict(size=1e6)),
     *[(attention.test_softcaps_and_sinks_equal_reference, dict(name=name, terms=terms))
       for name, terms in (('ragged_rectangles', 'no sink and both terms'), ('hub', 'high softcap'),
                           ('idle_nodes', 'sinks above and below all logits'))],
@@ -64,14 +53,7 @@ FEATURES = features.test_features_are_added_to_keys_and_values
      dict(hops=3, terms='no sink and both terms')),
     (attention.test_dropout_beside_sinks_is_that_of_reference, dict(hops=1)),
     (attention.test_dropout_beside_sinks_is_that_of_reference, dict(hops=2)),
-    (attention.test_softcaps_and_sinks_are_within_rounding,
-     dict(terms='low softcap', dtype=torch.float32)),
     (attention.test_no_dropout_draws_nothing, {}),
-    (attention.test_layout_in_memory_does_not_matter, {}),
-    (promises.test_a_query_with_all_keys_biased_to_minus_infinity_has_output_0,
-     dict(hops=1, dtype=torch.float64)),
-    (promises.test_a_query_with_all_keys_biased_to_minus_infinity_has_output_0,
-     dict(hops=3, dtype=torch.float32)),
     (promises.test_second_derivatives_are_right_or_refused, dict(hops=1)),
     (promises.test_forward_mode_is_right_or_refused, dict(name='square')),
     *[(diffusion.test_equals_reference, dict(name=name, edge_values=values, teleport=teleport))
@@ -79,7 +61,6 @@ FEATURES = features.test_features_are_added_to_keys_and_values
                                      ('ragged_batch', 'shared', 'head'))],
     (diffusion.test_nan_travels_no_further_than_the_hops, dict(teleport=0., poison=torch.inf)),
     (diffusion.test_the_gradient_of_a_teleport_of_0_and_of_1, {}),
-    (diffusion.test_only_results_are_rounded, dict(name='hub', dtype=torch.bfloat16)),
     *[(FEATURES, dict(name=name, num_kv_heads=number))
       for name, number in (('ragged_rectangles', 2), ('no_segments', 4), ('graph_per_head', 2))],
     *[(features.test_features_of_any_size, dict(size=size)) for size in (0, 40)],
@@ -92,21 +73,29 @@ def test_keeps_the_contract(test, arguments):
         test(**{name: given[name] for name in needed if name in given}, **arguments)
 
 
-@triton.jit
-def copy_three(x, out, LENGTH: tl.constexpr):
-    number = tl.arange(0, 4)
-    tl.store(out + number, tl.load(x + number, mask=number < LENGTH), mask=number < 3)
+# Cases of check_attention, of which the interpreter would take minutes for all.
+CASES = [('half precision', 'hub, bfloat16'), ('half precision', 'gradients that cancel, bfloat16'),
+         ('nothing to attend to', 'idle nodes'),
+         ('nothing to attend to', 'bias of -inf for all keys of a query'),
+         ('NaN without an edge', 'nan in keys and values with no edges at all'),
+         ('NaN without an edge', 'inf in keys and values with one edge'),
+         ('graphs', 'ragged batch'), ('large exact logits', 'multiples of 131072'),
+         ('softcap', 'of logits about 10'), ('sink', 'with bias'),
+         ('strides', 'transposed, square')]
 
 
-@pytest.mark.parametrize('length, room, does', [(3, 3, None), (4, 3, 'reads 1'),
-                                                (3, 2, 'writes 1')])
-def test_the_interpreter_checks_memory(length, room, does):
-    """Tensors are parts of a larger one, as a GPU's allocator hands them out."""
-    x, out = torch.arange(8.)[2:5], torch.zeros(8)[4:4 + room]
-    expected = nullcontext() if does is None else pytest.raises(
-        InterpreterError, match=f'a kernel {does} numbers beside its tensors')
-    with interpreted(), expected:
-        copy_three[1,](x, out, LENGTH=length)
+def examine(check: str, name: str) -> None:
+    kernel = Kernel(partial(edge_attention, backend='triton'), declared('triton'), 'graph', 'nhc',
+                    torch.device('cpu'))
+    test, = (each for each in CHECKS if each.name == check)
+    case, = (each for each in test.cases(Setting(kernel.supports, None)) if each.name == name)
+    assert test.test(kernel, case) <= 1.
+
+
+@pytest.mark.parametrize('check, name', CASES)
+def test_a_case_of_the_checks_is_right(check, name):
+    with interpreted():
+        examine(check, name)
 
 
 def inputs(graph, heads: int, num_kv_heads: int, channels: int, edge_heads: int,
@@ -218,23 +207,6 @@ def test_heads_of_a_bias_may_begin_beyond_2_to_the_31():
     assert torch.equal(out, torch.arange(16)[:, None] * 2**28 + torch.arange(2))
 
 
-@triton.jit
-def copy_masked(x, is_on, out):
-    number = tl.arange(0, 4)
-    mask = (number >= 0) & tl.load(is_on)
-    tl.store(out + number, number, mask=mask)
-
-
-@pytest.mark.parametrize('is_on, room', [(True, 2), (False, 0)])
-def test_the_interpreter_checks_memory_by_masks_that_are_loaded(is_on, room):
-    """The interpreter has such masks as values 0 and 1."""
-    x = out = torch.zeros(16, dtype=torch.int32)[4:4 + room]
-    expected = nullcontext() if not is_on else pytest.raises(
-        InterpreterError, match='a kernel writes 2 numbers beside its tensors')
-    with interpreted(), expected:
-        copy_masked[1,](x, torch.tensor(is_on), out)
-
-
 # Plans ###############################################################################
 
 
@@ -332,9 +304,8 @@ def test_non_finite_values_pass_along_edges_of_short_rows(part, poison):
 
 def test_short_rows_round_only_their_results():
     with interpreted(short_rows=torch.inf):
-        attention.test_half_precision_rounds_only_its_results('hub', torch.bfloat16, 'triton')
-        attention.test_gradients_of_half_precision_are_made_of_outputs_that_are_not_rounded(
-            'triton', torch.bfloat16)
+        examine('half precision', 'hub, bfloat16')
+        examine('half precision', 'gradients that cancel, bfloat16')
 
 
 def test_plans_that_are_captured_are_not_stored(monkeypatch):

@@ -71,18 +71,20 @@ def generator(seed=0):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', sorted(contract.MODELS.keys() - {
     'anti-diagonal', 'one query', 'vanishing queries', 'rectangular', 'ragged', 'rank one',
-    'exploration', 'subnormal keys'}))
+    'exploration', 'subnormal keys', 'two heads', 'float64'}))
 @every_way
 def test_cells_follow_the_distribution(sample, name):
-    """The others differ in shapes, or in numbers that those of float32 and below bounds have."""
-    assert contract.follows(*contract.draw_many(sample, contract.MODELS[name], copies=1000))
+    """The others differ in shapes, or in numbers that those of float32 and below bounds have. One
+    is drawn more often, and shows smaller deviations."""
+    copies = 1500 if name == 'dense' else 400
+    assert contract.follows(*contract.draw_many(sample, contract.MODELS[name], copies))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['dense', 'below bounds'])
 @every_way
 def test_cells_are_independent(sample, name):
-    contract.test_cells_are_independent(sample, contract.MODELS[name], copies=2000)
+    contract.test_cells_are_independent(sample, contract.MODELS[name], copies=500)
 
 
 @pytest.mark.slow
@@ -95,7 +97,7 @@ def test_rows_that_draw_often_are_cut(sample, programs):
     programs(2**14, max_expected=3)
     drawn = draws.Draws(model, generator(), thins=sample.method == 'thin')
     assert drawn._fit() and drawn.pieces > 2
-    assert contract.follows(*contract.draw_many(sample, model, copies=30))
+    assert contract.follows(*contract.draw_many(sample, model, copies=12))
 
 
 @pytest.mark.slow
