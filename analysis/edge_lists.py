@@ -163,9 +163,11 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
 def read_adjlist(path: Path, parse: Callable[..., nx.Graph] = nx.parse_adjlist) -> ListedGraph:
     lines = [plain_numbers(line.strip(_BLANKS)) for _, line in read_lines(path)]
     data = [line for line in lines if line and not _is_comment(line)]
-    delimiter = '\t' if any('\t' in line for line in data[:_SAMPLE]) else None
-    if parse is nx.parse_adjlist and delimiter is None and any(
-            mark in line for line in data[:_SAMPLE] for mark in ',;|'):
+    delimiter, sample = None, ''.join(data[:_SAMPLE])
+    if parse is nx.parse_adjlist and '\t' in sample:
+        delimiter = '\t'
+        data = ['\t'.join(cell.strip(_BLANKS) for cell in line.split('\t')) for line in data]
+    elif parse is nx.parse_adjlist and any(mark in sample for mark in ',;|'):
         raise ValueError("the nodes of an adjacency list must be divided by blanks or tabs (got "
                          "commas, semicolons or bars); save the graph as GraphML, or divide them "
                          "by tabs")
