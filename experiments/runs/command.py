@@ -30,6 +30,10 @@ WORDS = {
 UNKNOWN = re.compile(r"(?:Group '([\w.]+)' does not accept option|Option) "
                      r"'([\w.]+)'( is not accepted)?$")
 CLASS = re.compile(r"'([\w.]+)': Problem with given class_path '([\w.]+)'")
+CHAIN = re.compile(rf'(?:{CLASS.pattern}: )+')  # of a class within classes
+# What follows the reason that the last class of a chain is refused for.
+AGAIN = re.compile(r" (Problem with given class_path|Expected a <class) .*")
+NO_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'$")
 REFUSED = re.compile(r"'([\w.]+)' is not an argument(; did you mean [^?]*\?|; there are [\w, ]*)")
 
 
@@ -91,9 +95,16 @@ def in_short(error: Exception) -> str:
 
 
 def _of_the_last_class(message: str) -> str:
-    """Return the message of an argument that a class within classes refused, without those that it
-    is within, and without the other types that the class might have had."""
-    refused = REFUSED.search(message)
+    """Return the message of a class within classes, or of its argument, that was refused, without
+    those that it is within, and without the other types that the class might have had."""
+    refused, chain = REFUSED.search(message), CHAIN.search(message)
+    if chain and not refused:
+        path = '.'.join(key for key, _ in CLASS.findall(chain[0]))
+        reason = AGAIN.sub('', message[chain.end():])
+        if missing := NO_NAME.search(reason):
+            public = [name for name in dir(sys.modules.get(missing[1])) if name[0] != '_']
+            reason += did_you_mean(missing[2], public)
+        return f"{message[:chain.start()]}'{path}': {reason}"
     classes = CLASS.findall(message[:refused.start()]) if refused else []
     if not classes:
         return message

@@ -657,7 +657,7 @@ MODEL = random_model(4, 4, 2)
 
 @every_sampler
 def test_the_generator_is_on_the_device_of_the_model(sample, monkeypatch):
-    monkeypatch.setattr(FactorModel, 'device', torch.device('cuda:0'))
+    monkeypatch.setattr(MODEL, 'device', torch.device('cuda:0'))
     with pytest.raises(ValueError, match=r"'generator' must.*cuda:0,.*model.*\(got cpu\)"):
         sample(MODEL, generator=torch.Generator())
 

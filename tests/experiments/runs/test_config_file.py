@@ -178,3 +178,14 @@ def test_an_unknown_name_in_a_file_is_one_line(text, said, tmp_path):
     with pytest.raises(ValueError) as error:
         train.main(['fit', '--config', str(path), '--data.path', 'no.csv'])
     assert in_short(error.value) == f'{path}: {said}'
+
+
+def test_an_unknown_class_in_a_file_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / 'ours.py').write_text('class Similar:\n    pass\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / 'mine.yaml'
+    path.write_text('base: text\nmodel.model.encoder.source.class_path: ours.Similr\n')
+    with pytest.raises(ValueError) as error:
+        train.main(['fit', '--config', str(path), '--data.path', 'no.csv', '--import', 'ours'])
+    assert in_short(error.value) == (f"{path}: 'model.model.encoder.source': module 'ours' has no "
+                                     f"attribute 'Similr'; did you mean Similar?")

@@ -186,7 +186,7 @@ def test_factors_that_overflow_are_refused(key):
 def test_older_gpus_are_refused_by_name(sample, method, monkeypatch):
     from graphattn.ops.sample import methods
 
-    monkeypatch.setattr(FactorModel, 'device', torch.device('cuda:0'))
+    monkeypatch.setattr(contract.MODEL, 'device', torch.device('cuda:0'))
     monkeypatch.setattr(methods, 'runs_on', lambda device: False)
     with pytest.raises(ValueError, match=rf"'method' must be 'torch' .* cuda:0 \(got '{method}'\); "
                                           r".* capability 8.0"):
