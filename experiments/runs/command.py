@@ -97,17 +97,15 @@ def in_short(error: Exception) -> str:
 def _of_the_last_class(message: str) -> str:
     """Return the message of a class within classes, or of its argument, that was refused, without
     those that it is within, and without the other types that the class might have had."""
-    refused, chain = REFUSED.search(message), CHAIN.search(message)
-    if chain and not refused:
-        path = '.'.join(key for key, _ in CLASS.findall(chain[0]))
-        reason = AGAIN.sub('', message[chain.end():])
-        if missing := NO_NAME.search(reason):
-            public = [name for name in dir(sys.modules.get(missing[1])) if name[0] != '_']
-            reason += did_you_mean(missing[2], public)
-        return f"{message[:chain.start()]}'{path}': {reason}"
-    classes = CLASS.findall(message[:refused.start()]) if refused else []
+    chain, refused = CHAIN.search(message), REFUSED.search(message)
+    classes = CLASS.findall(message[:refused.start()] if refused else chain[0] if chain else '')
     if not classes:
         return message
-    file = message[:CLASS.search(message).start()]
-    path = '.'.join([*(key for key, _ in classes), refused[1]])
-    return f"{file}'{path}' is not an argument of {classes[-1][1]}{refused[2]}"
+    file, path = message[:CLASS.search(message).start()], '.'.join(key for key, _ in classes)
+    if refused:
+        return f"{file}'{path}.{refused[1]}' is not an argument of {classes[-1][1]}{refused[2]}"
+    reason = AGAIN.sub('', message[chain.end():])
+    if missing := NO_NAME.search(reason):
+        public = [name for name in dir(sys.modules.get(missing[1])) if name[0] != '_']
+        reason += did_you_mean(missing[2], public)
+    return f"{file}'{path}': {reason}"
