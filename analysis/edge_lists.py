@@ -10,12 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 
 from analysis.graphs import MAX_TOKENS
 from graphattn.utils.reading import read_lines
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _BLANKS = ' \t\r\n'  # other blanks, such as no-break spaces, are part of names
 _MARKS = '#', '%'  # of comments
@@ -160,17 +163,20 @@ def read_edge_list(path: Path, *, is_table: bool, header: bool | None, numbered:
     return listed
 
 
-def read_adjlist(path: Path, parse: Callable[..., nx.Graph] = nx.parse_adjlist) -> ListedGraph:
+def read_adjlist(path: Path, is_multiline: bool = False) -> ListedGraph:
+    import networkx as nx
+
     lines = [plain_numbers(line.strip(_BLANKS)) for _, line in read_lines(path)]
     data = [line for line in lines if line and not _is_comment(line)]
     delimiter, sample = None, ''.join(data[:_SAMPLE])
-    if parse is nx.parse_adjlist and '\t' in sample:
+    if not is_multiline and '\t' in sample:
         delimiter = '\t'
         data = ['\t'.join(cell.strip(_BLANKS) for cell in line.split('\t')) for line in data]
-    elif parse is nx.parse_adjlist and any(mark in sample for mark in ',;|'):
+    elif not is_multiline and any(mark in sample for mark in ',;|'):
         raise ValueError("the nodes of an adjacency list must be divided by blanks or tabs (got "
                          "commas, semicolons or bars); save the graph as GraphML, or divide them "
                          "by tabs")
+    parse = nx.parse_multiline_adjlist if is_multiline else nx.parse_adjlist
     # networkx would cut names at a '#' if it were a comment mark
     graph = parse(iter(data), comments='\0', delimiter=delimiter, create_using=nx.DiGraph)
     return replace(of_networkx(graph), is_directed=False, may_be_directed=True,
@@ -179,6 +185,8 @@ def read_adjlist(path: Path, parse: Callable[..., nx.Graph] = nx.parse_adjlist) 
 
 
 def _with_attributes(lines: list[str], separator: str | None, num_comments: int) -> ListedGraph:
+    import networkx as nx
+
     # networkx would cut names at a '#' if it were a comment mark
     graph = nx.parse_edgelist(map(plain_numbers, lines), comments='\0', delimiter=separator,
                               create_using=nx.MultiDiGraph)

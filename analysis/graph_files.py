@@ -16,12 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-import networkx as nx
 import numpy as np
 import scipy.io
 import scipy.sparse as sp
 import torch
-from networkx.readwrite.graph6 import data_to_n
 
 from analysis.edge_lists import (
     ListedGraph,
@@ -387,6 +385,8 @@ def _check_finite(name: str, values: np.ndarray) -> None:
 
 
 def _read_xml(path: Path) -> ListedGraph:
+    import networkx as nx
+
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     if len(re.findall(rb'<(?:\w+:)?graph[\s/>]', content)) > 1:
         raise ValueError("the file must contain one graph without grouped nodes (got several "
@@ -396,12 +396,17 @@ def _read_xml(path: Path) -> ListedGraph:
 
 
 def _read_gml(path: Path) -> ListedGraph:
+    import networkx as nx
+
     text = plain_numbers(read_text(path, max_bytes=_MAX_GRAPH))
     text = re.sub(r'\bgraph\s*\[', r'\g<0> multigraph 1 ', text, count=1)  # edges may repeat
     return of_networkx(nx.parse_gml(text.splitlines(), label='id'))
 
 
 def _read_graph6(path: Path) -> ListedGraph:
+    import networkx as nx
+    from networkx.readwrite.graph6 import data_to_n
+
     lines = read_bytes(path).split()
     if len(lines) != 1:
         raise ValueError(f"the file must contain one graph, on one line (got {len(lines)} graphs); "
@@ -415,6 +420,6 @@ def _read_graph6(path: Path) -> ListedGraph:
 READERS: dict[Format, Callable[[Path], ListedGraph | _Matrices]] = {
     'npz': _read_npz, 'npy': _read_npy, 'matrix_market': _read_matrix_market,
     'adjlist': read_adjlist,
-    'multiline_adjlist': partial(read_adjlist, parse=nx.parse_multiline_adjlist),
+    'multiline_adjlist': partial(read_adjlist, is_multiline=True),
     'graphml': _read_xml, 'gexf': _read_xml, 'gml': _read_gml, 'graph6': _read_graph6,
     'sparse6': _read_graph6}

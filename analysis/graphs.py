@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from numbers import Integral, Real
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 from torch import Tensor
@@ -15,8 +14,11 @@ from torch import Tensor
 from graphattn import BipartiteGraph
 from graphattn.patterns import parse
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 MAX_TOKENS = 2**24
-GraphLike = BipartiteGraph | Tensor | sp.sparray | sp.spmatrix | nx.Graph
+GraphLike: TypeAlias = 'BipartiteGraph | Tensor | sp.sparray | sp.spmatrix | nx.Graph'
 Symmetrization = Literal['union', 'mean', 'intersection']
 
 
@@ -33,6 +35,8 @@ def as_graph(graph: GraphLike) -> BipartiteGraph:
         return BipartiteGraph.from_mask(graph)
     if sp.issparse(graph):
         return BipartiteGraph.from_scipy(graph)
+    import networkx as nx
+
     if isinstance(graph, nx.Graph):
         return BipartiteGraph.from_networkx(_of_tokens(graph))
     raise TypeError(f"'graph' must be a BipartiteGraph, a bool mask, a scipy sparse array or a "
@@ -40,6 +44,8 @@ def as_graph(graph: GraphLike) -> BipartiteGraph:
 
 
 def _of_tokens(graph: nx.Graph) -> nx.Graph:
+    import networkx as nx
+
     if not any(part is not None for _, part in graph.nodes(data='bipartite')):
         return graph
     warnings.warn("each node of 'graph' is read as a token, although nodes have the attribute "
@@ -83,7 +89,9 @@ def _weighted(graph: GraphLike) -> sp.sparray | sp.spmatrix | np.ndarray:
     checked = as_graph(graph)
     if sp.issparse(graph):
         return graph
-    if isinstance(graph, nx.Graph) and len(graph):
+    if not isinstance(graph, BipartiteGraph | Tensor) and len(graph):
+        import networkx as nx
+
         try:
             return nx.to_scipy_sparse_array(graph, dtype=float).T
         except (TypeError, ValueError) as error:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import (
@@ -373,6 +372,8 @@ def _removal(links: sp.csr_array) -> str | None:
 
 def _strong_components(links: sp.csr_array) -> str | None:
     """Find two strongly connected components that no path can visit one after the other."""
+    import networkx as nx
+
     count, component = connected_components(links, connection='strong')
     edges = links.tocoo()
     leaving = component[edges.row] != component[edges.col]

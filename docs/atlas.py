@@ -1,6 +1,7 @@
 """Draw the kept measurements of all backends: ``python -m docs.atlas``.
 
-It writes the pictures and the tables of the page on the atlas, from the files in ``atlas/``.
+It writes the pictures and the tables of the page on the atlas, from the files in
+``docs/atlas_times/``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from experiments.benchmarks.atlas import figure
 from graphattn.style import in_style
 
 HERE = Path(__file__).parent
-FILES = sorted((HERE.parent / 'atlas').glob('*.csv'))
+FILES = sorted((HERE / 'atlas_times').glob('*.csv'))
 PAGE = HERE / 'measurements_atlas.md'
 
 
@@ -54,8 +55,8 @@ def section(file: Path, rows: list[dict]) -> str:
     machine, threads, torch, numba = (rows[0][name] for name in
                                       ('machine', 'threads', 'torch', 'numba'))
     return (f'## {machine}, {threads} threads\n\ntorch {torch}, numba {numba}; all values are in '
-            f'`atlas/{file.name}`.\n\n![Time of each backend over that of auto, by density, a '
-            f'panel for each structure](atlas_{file.stem}.png)\n\n*Times of '
+            f'`docs/atlas_times/{file.name}`.\n\n![Time of each backend over that of auto, by '
+            f'density, a panel for each structure](atlas_{file.stem}.png)\n\n*Times of '
             f'`graphattn atlas`, drawn by `python -m docs.atlas`.*\n\n{table(rows)}')
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from graphattn._checks import check_bool, check_on_edges, check_square
 
 if TYPE_CHECKING:
+    import networkx as nx
     from torch_sparse import SparseTensor
 
     from graphattn.graphs.graph import BipartiteGraph
@@ -81,6 +81,8 @@ def from_networkx(cls: type[BipartiteGraph], graph: nx.Graph) -> BipartiteGraph:
         ValueError: An edge of a bipartite graph does not lead from a key to a query, or only some
             nodes have the attribute ``bipartite``.
     """
+    import networkx as nx
+
     if not isinstance(graph, nx.Graph):
         raise TypeError(f"'graph' must be a networkx graph (got {type(graph).__name__})")
     role = dict(graph.nodes(data='bipartite'))
@@ -120,6 +122,8 @@ def to_networkx(self: BipartiteGraph, bipartite: bool = False) -> nx.DiGraph:
             and query i are the same node ``i``, and the graph must have equal numbers of keys and
             queries.
     """
+    import networkx as nx
+
     check_bool(bipartite=bipartite)
     edges = zip(self.key.tolist(), self.query.tolist())
     made = nx.DiGraph()
