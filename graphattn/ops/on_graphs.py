@@ -18,8 +18,12 @@ from graphattn.ops.attention.schema import (
 )
 from graphattn.ops.backend import LogitTerms
 from graphattn.ops.diffusion.schema import attention_diffusion, diffused_attention
-from graphattn.ops.edge_dot.schema import edge_dot, edge_dot_backward
-from graphattn.ops.weights.schema import attention_weights, weighted_sum
+from graphattn.ops.weights.schema import (
+    attention_weights,
+    edge_dot,
+    edge_dot_backward,
+    weighted_sum,
+)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
@@ -49,10 +53,10 @@ def grads_of_part(of_queries: tuple[Tensor, ...], key: Tensor, value: Tensor,
                   needs: tuple[bool, bool], *, by_key: bool) -> tuple[Tensor, ...]:
     grad_out, out, max_inv_sum, query = of_queries
     features = out.new_empty(*out.shape[:2], 0)
-    grad_query, grad_key, grad_value, _, _, grad_bias, grad_gate = edge_attention_backward(
-        grad_out, None, out, features, max_inv_sum, query, key, value, None, None, terms.bias,
+    grad_query, grad_key, grad_value, _, _, grad_bias, grad_gate, _ = edge_attention_backward(
+        grad_out, features, out, features, max_inv_sum, query, key, value, None, None, terms.bias,
         terms.gate, None, *_both_orders(graph, by_key), *graph.segments.ptrs, seed, terms.scale,
-        terms.softcap or 0., terms.dropout_p, False, *needs)
+        terms.softcap or 0., terms.dropout_p, True, True, True, False, False, *needs, False)
     return grad_query, grad_key, grad_value, grad_bias, grad_gate
 
 
@@ -63,7 +67,8 @@ def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph, *, by_key: b
 
 def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph, *,
                  by_key: bool) -> tuple[Tensor, Tensor]:
-    return edge_dot_backward(grad, query, key, *_both_orders(graph, by_key), *graph.segments.ptrs)
+    return edge_dot_backward(grad, query, key, *_both_orders(graph, by_key), *graph.segments.ptrs,
+                             True, True)
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:

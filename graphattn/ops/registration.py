@@ -3,10 +3,12 @@ gradients."""
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 # Arguments that describe the edges of a graph, in the order by query (``indptr`` and ``edge_key``)
 # and in the order by key (``key_indptr``, ``edge_query`` and ``perm``, the permutation from the
@@ -17,23 +19,108 @@ BOTH_ORDERS = ('Tensor indptr, Tensor edge_key, Tensor key_indptr, Tensor edge_q
 GRAPH = f'{BOTH_ORDERS}, Tensor query_ptr, Tensor key_ptr'
 
 
-def define(name: str, arguments: str, results: str, fake: Callable) -> torch._ops.OpOverload:
+def define(name: str, arguments: str, results: str, fake: Callable) -> OpOverload:
     """Define an operator ``graphattn::name`` of torch that changes none of its arguments."""
-    # in the syntax of torch's schemas; fake: returns results of the right shapes without values
+    # arguments: in the syntax of torch's schemas, tensors first; results: names of tensors; fake:
+    # as in implement, returns results of the right shapes without values
     arguments = ' '.join(arguments.split())
-    torch.library.define(f'graphattn::{name}', f'({arguments}) -> {results}',
+    returns = ', '.join(f'Tensor {result}' for result in results.split())
+    torch.library.define(f'graphattn::{name}', f'({arguments}) -> ({returns})',
                          tags=torch.Tag.pt2_compliant_tag)
-    torch.library.register_fake(f'graphattn::{name}', fake)
-    return getattr(torch.ops.graphattn, name).default
+    operator = getattr(torch.ops.graphattn, name).default
+    torch.library.register_fake(operator, _of_arguments(operator, fake))
+    return operator
 
 
-def differentiate(operator: torch._ops.OpOverload, backward: Callable,
-                  save: Callable) -> Callable:
+def implement(name: str, device: str) -> Callable[[Callable], Callable]:
+    """Return a decorator of the function that computes an operator on a type of device, given a
+    named tuple of its arguments."""
+    operator = getattr(torch.ops.graphattn, name).default
+
+    def register(kernel: Callable) -> Callable:
+        torch.library.register_kernel(operator, device)(_of_arguments(operator, kernel))
+        return kernel
+    return register
+
+
+def _of_arguments(operator: OpOverload, kernel: Callable) -> Callable:
+    names, results = _names(operator)
+    arguments = namedtuple('Arguments', names)
+    # Only operators for gradients have such arguments.
+    flags = [names.index(f'needs_{result}') if f'needs_{result}' in names else None
+             for result in results]
+
+    def compute(*given):
+        found = kernel(arguments(*given))
+        if len(flags) == 1:
+            return found
+        # An operator cannot return None, so a gradient that is not needed is an empty tensor.
+        return tuple([given[0].new_empty(0) if result is None or flag and not given[flag]
+                      else result for result, flag in zip(found, flags)])
+
+    return compute
+
+
+def _names(operator: OpOverload) -> tuple[list[str], list[str]]:
+    schema = operator._schema
+    return [each.name for each in schema.arguments], [each.name for each in schema.returns]
+
+
+def define_gradients(operator: OpOverload, inputs: str, *, of: str, saved: str = '',
+                     rounds: bool = False) -> tuple[Callable, Callable]:
+    """Define the operator of the gradients of ``inputs``, and return it and a function to call in
+    place of ``operator``."""
+    # of: the results with gradients, of which several must be saved; saved: results for the new
+    # operator. Its arguments are the gradients, what is saved, all arguments of ``operator``, and
+    # whether each gradient of an input is needed. rounds: results get the dtype of the first input.
+    names, results = _names(operator)
+    wanted, of, saved = inputs.split(), of.split(), saved.split()
+    at = [names.index(name) for name in wanted]
+    own = str(operator._schema).partition('(')[2].partition(') ->')[0]
+    num_tensors = own.count('Tensor')
+    arguments = [*(f'Tensor grad_{name}' for name in of), *(f'Tensor {name}' for name in saved),
+                 own, *(f'bool needs_{name}' for name in wanted)]
+
+    def fake(given):
+        values = [getattr(given, name) for name in wanted]
+        return [x if x is None else x.new_empty(x.shape) for x in values]
+
+    backward = differentiate_no_more(define(f'{operator._opname}_backward', ', '.join(arguments),
+                                            inputs, fake))
+
+    def save(ctx, inputs, output) -> tuple[Tensor, ...] | None:
+        result = dict(zip(results, output if isinstance(output, tuple) else (output,)))
+        ctx.mark_non_differentiable(*[result[name] for name in results if name not in of])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*[result[name] for name in saved], *inputs[:num_tensors])
+        ctx.constants = inputs[num_tensors:]
+        dtype = inputs[0].dtype
+        if not rounds or output[0].dtype == dtype:
+            return None
+        # Gradients arrive in this dtype too. The backward pass reads the results as they were
+        # computed.
+        return tuple([result[name].to(dtype) if name in of else result[name] for name in results])
+
+    def differentiate_once(ctx, *grads: Tensor | None) -> dict[str, Tensor]:
+        grads = grads[:len(of)]
+        if all(grad is None for grad in grads):
+            return {}
+        tensors = ctx.saved_tensors  # checkpoints allow one access
+        grads = [torch.zeros_like(result) if grad is None else grad
+                 for grad, result in zip(grads, tensors)]
+        needs = [ctx.needs_input_grad[number] for number in at]
+        found = backward(*grads, *tensors, *ctx.constants, *needs)
+        return dict(zip(wanted, found))
+
+    return backward, differentiate(operator, differentiate_once, save)
+
+
+def differentiate(operator: OpOverload, backward: Callable, save: Callable) -> Callable:
     """Register the gradients of an operator, and return a function to call in its place."""
     # backward: maps (ctx, *grads) to gradients by names of arguments. save: stores in ctx, and may
     # return other results for the caller, of which backward then gets the gradients, except under
     # torch.compile.
-    names = [argument.name for argument in operator._schema.arguments]
+    names, _ = _names(operator)
 
     def in_order(ctx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grad_of = backward(ctx, *grads)
@@ -62,7 +149,7 @@ def differentiate(operator: torch._ops.OpOverload, backward: Callable,
     return call
 
 
-def differentiate_no_more(operator: torch._ops.OpOverload) -> Callable:
+def differentiate_no_more(operator: OpOverload) -> Callable:
     """Make an operator that computes gradients raise an error if it is differentiated."""
     # torch would treat second derivatives as zero
     def refuse(ctx, *grads: Tensor | None) -> None:
@@ -73,7 +160,7 @@ def differentiate_no_more(operator: torch._ops.OpOverload) -> Callable:
     return _without_gradient(operator)
 
 
-def _without_gradient(operator: torch._ops.OpOverload) -> Callable:
+def _without_gradient(operator: OpOverload) -> Callable:
     # outside torch.compile, skips torch's handling of default arguments, which takes as long as the
     # attention of a small graph
     def call(*inputs):
@@ -90,25 +177,15 @@ def accumulation_dtype(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float)
 
 
-def empty_unless(needed: bool, like: Tensor | None, other: Tensor) -> Tensor:
-    """Return an uninitialised gradient of ``like``, or ``[0, heads of other]`` if not needed."""
-    return like.new_empty(like.shape) if needed else other.new_empty(0, other.size(1))
-
-
 def empty_max_inv_sum(query: Tensor) -> Tensor:
     """Return uninitialised numbers of softmaxes, ``[heads, num_queries, 2]``."""
     # maximum logit m, and 1 over the sum of exp(logit - m)
     return query.new_empty(query.size(1), query.size(0), 2, dtype=accumulation_dtype(query))
 
 
-def no_grad(like: Tensor) -> Tensor:
-    # what operators return for a gradient that is not needed
-    return like.new_empty(0)
-
-
-def sum_to(grad: Tensor, values: Tensor | None) -> Tensor:
+def sum_to(grad: Tensor | None, values: Tensor | None) -> Tensor | None:
     """Return the gradient of ``values`` ``[num_edges, heads or 1]``, given that of all heads."""
     # also an empty gradient, which is not needed
-    if values is None or grad.size(0) != values.size(0):
+    if grad is None or values is None or grad.size(0) != values.size(0):
         return grad
     return (grad.sum(1, keepdim=True) if values.size(1) < grad.size(1) else grad).to(values.dtype)

@@ -13,9 +13,10 @@ from torch import Tensor
 from graphattn.ops.attention import triton_features as with_features
 from graphattn.ops.attention import triton_short_rows as short_rows
 from graphattn.ops.attention import triton_tiles as attention_tiles
+from graphattn.ops.attention.schema import grad_of_sink
 from graphattn.ops.attention.triton_features import NO_FEATURES, FeatureGrads, FeatureSums
 from graphattn.ops.edge_math import take_sink
-from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
+from graphattn.ops.registration import accumulation_dtype, implement, sum_to
 from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
 from graphattn.ops.triton.softmax import (
@@ -31,24 +32,19 @@ from graphattn.ops.triton.softmax import (
 )
 
 
-@torch.library.register_kernel('graphattn::edge_attention', 'cuda')
-def edge_attention_cuda(
-    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
-    edge_attr: Tensor | None,
-    bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, softcap: float, dropout_p: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    heads, width = query.size(1), max(query.size(2), value.size(2))
-    terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
-    rows = Rows.of(indptr, edge_key, len(key))
-    features = FeatureSums.of(feature_query, edge_attr, rows)
-    tiles = None if edge_attr is not None else attention_tiles.plan(
-        indptr, edge_key, len(key), heads, width, query.dtype, terms)
+@implement('edge_attention', 'cuda')
+def edge_attention_cuda(given) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, value = given.query, given.key, given.value
+    terms = Terms.of(given.bias, given.gate, given.seed, given.scale, given.dropout_p,
+                     given.softcap)
+    rows = Rows.of(given.indptr, given.edge_key, len(key))
+    features = FeatureSums.of(given.feature_query, given.edge_attr, rows)
+    tiles = None if given.edge_attr is not None else attention_tiles.plan(
+        given.indptr, given.edge_key, len(key), query.size(1),
+        max(query.size(2), value.size(2)), query.dtype, terms)
     out, max_inv_sum = attend(query, key, value, rows, terms, tiles, features)
     sums = out.new_empty(*query.shape[:2], 0) if features.sums is None else features.sums
-    take_sink(sink, max_inv_sum, out, sums)
+    take_sink(given.sink, max_inv_sum, out, sums)
     return out, sums, max_inv_sum
 
 
@@ -81,31 +77,27 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
     return out, max_inv_sum
 
 
-@torch.library.register_kernel('graphattn::edge_attention_backward', 'cuda')
-def edge_attention_backward_cuda(
-    grad_out: Tensor, grad_features: Tensor | None, out: Tensor, features: Tensor,
-    max_inv_sum: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
-    edge_attr: Tensor | None,
-    bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, softcap: float, dropout_p: float,
-    needs_attr: bool, needs_bias: bool, needs_gate: bool,
-) -> tuple[Tensor, ...]:
+@implement('edge_attention_backward', 'cuda')
+def edge_attention_backward_cuda(given) -> tuple[Tensor | None, ...]:
+    query, key, value, out, max_inv_sum = (given.query, given.key, given.value, given.out,
+                                           given.max_inv_sum)
     dtype, (num_queries, heads, channels) = max_inv_sum.dtype, query.shape
-    num_edges, value_channels, has_features = edge_key.numel(), value.size(2), edge_attr is not None
-    terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
+    num_edges, value_channels = given.edge_key.numel(), value.size(2)
+    has_features = given.edge_attr is not None
+    terms = Terms.of(given.bias, given.gate, given.seed, given.scale, given.dropout_p,
+                     given.softcap)
     # The cast of grad_out loses nothing: the output was cast to this dtype, so its gradient was
     # rounded.
-    nodes = [x.contiguous() for x in (query, key, value, grad_out.to(query.dtype))]
+    nodes = [x.contiguous() for x in (query, key, value, given.grad_out.to(query.dtype))]
     grad_query = torch.empty_like(nodes[0])
     softmax = None if has_features else query.new_empty(num_queries, heads, 4, dtype=dtype)
     grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
-                            for needed in (needs_bias, needs_gate))
-    rows = Rows.of(indptr, edge_key, len(key))
-    on_edges = FeatureGrads.of(feature_query, edge_attr, features, grad_features, rows)
+                            for needed in (given.needs_bias, given.needs_gate))
+    rows = Rows.of(given.indptr, given.edge_key, len(key))
+    on_edges = FeatureGrads.of(given, rows)
     tiles = None if has_features else attention_tiles.plan(
-        indptr, edge_key, len(key), heads, max(channels, value_channels), query.dtype, terms)
+        given.indptr, given.edge_key, len(key), heads, max(channels, value_channels), query.dtype,
+        terms)
     if tiles is None or tiles.leave_rows:
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts = rows.tasks.parts(heads, channels, dtype)
@@ -113,7 +105,8 @@ def edge_attention_backward_cuda(
         if short_rows.are_faster(rows, key, value):
             short_rows.grads_of_queries(rows, nodes, terms, stages, grads, parts, on_edges)
         else:
-            sizes = with_features.sizes(query.dtype, rows, channels, value_channels, edge_attr)
+            sizes = with_features.sizes(query.dtype, rows, channels, value_channels,
+                                        given.edge_attr)
             launch(grads_of_queries, rows.grid(heads, sizes['ROWS']), *rows.pointers(), *nodes,
                    *terms, *stages, *grads, parts, *on_edges, parts.size(1), num_edges, HEADS=heads,
                    SHARING=heads // key.size(1), DTYPE=TYPES[dtype], **sizes)
@@ -123,15 +116,14 @@ def edge_attention_backward_cuda(
     if tiles is not None and tiles.have_rows:
         attention_tiles.grads_of_queries(tiles, rows, nodes, terms, (out, max_inv_sum, softmax),
                                          (grad_query, grad_bias, grad_gate))
-    grad_attr = with_features.grad_of_attr(on_edges, rows) if needs_attr else no_grad(query)
+    grad_attr = with_features.grad_of_attr(on_edges, rows) if given.needs_edge_attr else None
 
-    rows = Rows.of(key_indptr, edge_query, num_queries)
-    grad_key, grad_value = grads_of_nodes(nodes, rows, perm, terms, softmax, on_edges)
-    return (grad_query, grad_key, grad_value,
-            on_edges.grad_query if has_features else no_grad(query), grad_attr,
-            *(query.new_empty(0, heads, dtype=dtype) if grad is None else
-              sum_to(grad.t(), values).contiguous()
-              for grad, values in ((grad_bias, bias), (grad_gate, gate))))
+    rows = Rows.of(given.key_indptr, given.edge_query, num_queries)
+    grad_key, grad_value = grads_of_nodes(nodes, rows, given.perm, terms, softmax, on_edges)
+    grads_on_edges = (None if grad is None else sum_to(grad.t(), values).contiguous()
+                      for grad, values in ((grad_bias, given.bias), (grad_gate, given.gate)))
+    return (grad_query, grad_key, grad_value, on_edges.grad_query, grad_attr, *grads_on_edges,
+            grad_of_sink(given))
 
 
 def grads_of_nodes(nodes: list[Tensor], rows: Rows, perm: Tensor, terms: Terms,

@@ -8,8 +8,8 @@ import torch
 
 import graphattn.ops.attention.cpu
 import graphattn.ops.diffusion.cpu
-import graphattn.ops.edge_dot.cpu
-import graphattn.ops.weights.cpu  # noqa: F401 (registers)
+import graphattn.ops.weights.cpu
+import graphattn.ops.weights.cpu_dots  # noqa: F401 (registers)
 from graphattn.ops import on_graphs
 from graphattn.ops.backend import Backend
 

@@ -29,10 +29,10 @@ class Orders(NamedTuple):
     perm: Tensor  # the place of each edge of csc in csr
 
     @classmethod
-    def of(cls, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor,
-           perm: Tensor) -> Orders:
-        return cls(Edges.of_rows(indptr, edge_key), Edges.of_rows(key_indptr, edge_query, perm),
-                   perm)
+    def of(cls, given) -> Orders:
+        # given: arguments of an operator, among them registration.BOTH_ORDERS
+        by_key = Edges.of_rows(given.key_indptr, given.edge_query, given.perm)
+        return cls(Edges.of_rows(given.indptr, given.edge_key), by_key, given.perm)
 
     def to_key_order(self, csr_values: Tensor) -> Tensor:  # [heads, num_edges]
         csc_values = torch.empty_like(csr_values, memory_format=torch.contiguous_format)

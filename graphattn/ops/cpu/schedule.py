@@ -34,10 +34,10 @@ class Edges(NamedTuple):
     column_ptr: np.ndarray  # where the columns of each segment begin
 
     @classmethod
-    def by_query(cls, indptr: Tensor, edge_key: Tensor, query_ptr: Tensor,
-                 key_ptr: Tensor) -> Edges:
-        return cls(indptr.numpy(), edge_key.contiguous().numpy(), _NO_PERM, query_ptr.numpy(),
-                   key_ptr.numpy())
+    def by_query(cls, given) -> Edges:
+        # given: arguments of an operator, among them registration.GRAPH
+        return cls(given.indptr.numpy(), given.edge_key.contiguous().numpy(), _NO_PERM,
+                   given.query_ptr.numpy(), given.key_ptr.numpy())
 
     @classmethod
     def of_rows(cls, indptr: Tensor, column: Tensor, perm: Tensor | None = None) -> Edges:

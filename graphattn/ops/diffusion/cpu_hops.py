@@ -61,9 +61,10 @@ class HopGrads(NamedTuple):
     teleport: Tensor
 
     @classmethod
-    def of(cls, value: Tensor, teleport: Tensor, needs_teleport: bool) -> HopGrads:
-        return cls(torch.empty_like(value),
-                   teleport.new_empty(teleport.shape if needs_teleport else 0))
+    def of(cls, given) -> HopGrads:
+        value, teleport = given.value, given.teleport
+        return cls(value.new_empty(value.shape),
+                   teleport.new_empty(teleport.shape if given.needs_teleport else 0))
 
     def put(self, heads: slice, csc: Edges, hops: Hops, grad_out: Tensor, weight: Tensor,
             dot: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ except ImportError as error:
 
 import graphattn.ops.attention.triton  # noqa: E402
 import graphattn.ops.diffusion.triton  # noqa: E402
-import graphattn.ops.edge_dot.triton  # noqa: E402
 import graphattn.ops.weights.triton  # noqa: E402, F401 (registers)
 from graphattn.ops.triton.launch import MAX_CHANNELS  # noqa: E402
 
