@@ -6,6 +6,9 @@ Sorting takes time, so they get empty tensors if no gradient is needed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -16,7 +19,7 @@ from graphattn.ops.attention.schema import (
     edge_attention,
     edge_attention_backward,
 )
-from graphattn.ops.backend import LogitTerms
+from graphattn.ops.backend import Backend, LogitTerms
 from graphattn.ops.diffusion.schema import attention_diffusion, diffused_attention
 from graphattn.ops.weights.schema import (
     attention_weights,
@@ -81,7 +84,7 @@ def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) 
 
 def sum_by_weights(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     edges = _both_orders(graph, _needs_gradient(weight, value))
-    return weighted_sum(weight.t().contiguous(), value, *edges, *graph.segments.ptrs)
+    return weighted_sum(weight, value, *edges, *graph.segments.ptrs)
 
 
 def diffuse(weight: Tensor, value: Tensor, graph: BipartiteGraph, teleport: Tensor) -> Tensor:
@@ -99,6 +102,18 @@ def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: Biparti
         *inputs, *edges, dropout_seed(terms.dropout_p, query.device), terms.scale,
         terms.softcap or 0., terms.dropout_p, edges[2].numel() > 0)
     return out
+
+
+def compiled_backend(name: str, is_available: Callable[[torch.device], bool], *, by_key: bool,
+                     **limits: int) -> Backend:
+    attention = partial(attend, by_key=by_key)
+    return Backend(name, is_available, supports_gqa=True, attention=attention,
+                   attention_with_features=attention, attention_part=attend_part,
+                   attention_part_grads=partial(grads_of_part, by_key=by_key),
+                   attention_weights=weigh, weighted_sum=sum_by_weights,
+                   attention_diffusion=diffuse, diffused_attention=attend_and_diffuse,
+                   edge_dot=partial(dot_on_edges, by_key=by_key),
+                   edge_dot_grads=partial(grads_of_dot, by_key=by_key), **limits)
 
 
 def _needs_gradient(*inputs: Tensor | None) -> bool:

@@ -72,10 +72,10 @@ def define_gradients(operator: OpOverload, inputs: str, *, of: str, saved: str =
     place of ``operator``."""
     # of: the results with gradients, of which several must be saved; saved: results for the new
     # operator. Its arguments are the gradients, what is saved, all arguments of ``operator``, and
-    # whether each gradient of an input is needed. rounds: results get the dtype of the first input.
+    # whether each gradient of an input is needed. rounds: outside torch.compile, results get the
+    # dtype of the first input.
     names, results = _names(operator)
     wanted, of, saved = inputs.split(), of.split(), saved.split()
-    at = [names.index(name) for name in wanted]
     own = str(operator._schema).partition('(')[2].partition(') ->')[0]
     num_tensors = own.count('Tensor')
     arguments = [*(f'Tensor grad_{name}' for name in of), *(f'Tensor {name}' for name in saved),
@@ -88,56 +88,44 @@ def define_gradients(operator: OpOverload, inputs: str, *, of: str, saved: str =
     backward = differentiate_no_more(define(f'{operator._opname}_backward', ', '.join(arguments),
                                             inputs, fake))
 
-    def save(ctx, inputs, output) -> tuple[Tensor, ...] | None:
+    def save(ctx, inputs, output) -> None:
         result = dict(zip(results, output if isinstance(output, tuple) else (output,)))
         ctx.mark_non_differentiable(*[result[name] for name in results if name not in of])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[result[name] for name in saved], *inputs[:num_tensors])
         ctx.constants = inputs[num_tensors:]
-        dtype = inputs[0].dtype
-        if not rounds or output[0].dtype == dtype:
-            return None
-        # Gradients arrive in this dtype too. The backward pass reads the results as they were
-        # computed.
-        return tuple([result[name].to(dtype) if name in of else result[name] for name in results])
 
-    def differentiate_once(ctx, *grads: Tensor | None) -> dict[str, Tensor]:
+    numbers = [names.index(name) for name in wanted]
+    place = [numbers.index(number) if number in numbers else None for number in range(len(names))]
+
+    def differentiate(ctx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grads = grads[:len(of)]
         if all(grad is None for grad in grads):
-            return {}
+            return (None,) * len(names)
         tensors = ctx.saved_tensors  # checkpoints allow one access
         grads = [torch.zeros_like(result) if grad is None else grad
                  for grad, result in zip(grads, tensors)]
-        needs = [ctx.needs_input_grad[number] for number in at]
-        found = backward(*grads, *tensors, *ctx.constants, *needs)
-        return dict(zip(wanted, found))
+        needs = ctx.needs_input_grad
+        found = backward(*grads, *tensors, *ctx.constants, *[needs[number] for number in numbers])
+        return tuple([found[at] if needed and at is not None else None
+                      for at, needed in zip(place, needs)])
 
-    return backward, differentiate(operator, differentiate_once, save)
-
-
-def differentiate(operator: OpOverload, backward: Callable, save: Callable) -> Callable:
-    """Register the gradients of an operator, and return a function to call in its place."""
-    # backward: maps (ctx, *grads) to gradients by names of arguments. save: stores in ctx, and may
-    # return other results for the caller, of which backward then gets the gradients, except under
-    # torch.compile.
-    names, _ = _names(operator)
-
-    def in_order(ctx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        grad_of = backward(ctx, *grads)
-        return tuple([grad_of.get(name) if needed else None
-                      for name, needed in zip(names, ctx.needs_input_grad)])
-
-    torch.library.register_autograd(operator, in_order, setup_context=save)
+    torch.library.register_autograd(operator, differentiate, setup_context=save)
 
     class Differentiable(torch.autograd.Function):
         @staticmethod
         def forward(ctx, *inputs):
             with torch._C._AutoDispatchBelowAutograd():
                 output = operator(*inputs)
-            results = save(ctx, inputs, output)
-            return output if results is None else results
+            save(ctx, inputs, output)
+            dtype = inputs[0].dtype
+            if not rounds or output[0].dtype == dtype:
+                return output
+            # Gradients arrive in this dtype too. The backward pass reads the results as they were
+            # computed.
+            return tuple([x.to(dtype) if name in of else x for name, x in zip(results, output)])
 
-        backward = staticmethod(in_order)
+        backward = staticmethod(differentiate)
 
     without_gradient = _without_gradient(operator)
 
@@ -146,7 +134,7 @@ def differentiate(operator: OpOverload, backward: Callable, save: Callable) -> C
         takes_gradient = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         return (Differentiable.apply if takes_gradient else without_gradient)(*inputs)
 
-    return call
+    return backward, call
 
 
 def differentiate_no_more(operator: OpOverload) -> Callable:

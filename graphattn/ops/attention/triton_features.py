@@ -71,8 +71,7 @@ def sizes(dtype: torch.dtype, rows: Rows, channels: int, value_channels: int,
     num_features = 0 if attr is None else attr.size(1)
     tile = Tile.of(dtype, rows.num_rows, rows.num_edges, max(channels, num_features),
                    value_channels)
-    return dict(tile._asdict(), WIDTH=width_of(channels), CHANNELS=channels,
-                VALUE_CHANNELS=value_channels, FEATURES=num_features,
+    return dict(tile._asdict(), WIDTH=width_of(channels), FEATURES=num_features,
                 FEATURE_WIDTH=width_of(num_features))
 
 

@@ -29,6 +29,7 @@ from graphattn.ops.cpu.softmax import (
 )
 from graphattn.ops.edge_math import rest_of_sink
 from graphattn.ops.registration import implement
+from graphattn.ops.weights.cpu_dots import dots_on_edges
 from graphattn.ops.weights.schema import empty_weights, grad_of_sink
 
 
@@ -73,13 +74,19 @@ def attention_weights_backward_cpu(given) -> tuple[Tensor | None, ...]:
 
 @implement('weighted_sum', 'cpu')
 def weighted_sum_cpu(given) -> Tensor:
-    return _sum_by_weights(given.weight, given.value, Edges.of_rows(given.indptr, given.edge_key))
+    edges = Edges.of_rows(given.indptr, given.edge_key)
+    return _sum_by_weights(given.weight.t(), given.value, edges)
 
 
-@implement('sum_to_keys', 'cpu')
-def sum_to_keys_cpu(given) -> Tensor:
-    csc = Edges.of_rows(given.key_indptr, given.edge_query, given.perm)
-    return _sum_by_weights(given.weight[:, given.perm], given.at_query, csc)
+@implement('weighted_sum_backward', 'cpu')
+def weighted_sum_backward_cpu(given) -> tuple[Tensor | None, Tensor | None]:
+    grad_weight = grad_value = None
+    if given.needs_weight:
+        grad_weight = dots_on_edges(given.grad_out, given.value, given)
+    if given.needs_value:
+        csc = Edges.of_rows(given.key_indptr, given.edge_query, given.perm)
+        grad_value = _sum_by_weights(given.weight[given.perm].t(), given.grad_out, csc)
+    return grad_weight, grad_value
 
 
 def _sum_by_weights(weight: Tensor, x: Tensor, edges: Edges) -> Tensor:

@@ -34,10 +34,14 @@ from graphattn.ops.registration import accumulation_dtype, implement
 
 @implement('edge_dot', 'cpu')
 def edge_dot_cpu(given) -> Tensor:
-    query, key = given.query, given.key
+    return dots_on_edges(given.query, given.key, given)
+
+
+def dots_on_edges(query: Tensor, key: Tensor, given) -> Tensor:
+    # given: arguments of an operator, among them registration.GRAPH
     dtype, heads = accumulation_dtype(query), query.size(1)
-    dot = new_rows(given.edge_key.numel(), heads, dtype=dtype)
     edges, shape = Edges.by_query(given), (heads, query.size(2))
+    dot = new_rows(len(edges.column), heads, dtype=dtype)
     run(_dot, edges, shape, *node_rows(dtype, query, key), heads, dot,
         items=cut_for_chunks(edges, shape))
     return dot.to(query.dtype)

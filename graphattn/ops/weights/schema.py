@@ -11,8 +11,6 @@ from graphattn.ops.registration import (
     accumulation_dtype,
     define,
     define_gradients,
-    differentiate,
-    differentiate_no_more,
     empty_max_inv_sum,
 )
 
@@ -49,39 +47,9 @@ def grad_of_sink(given, delta: Tensor) -> Tensor | None:
     return sink_grad(given.sink, given.max_inv_sum.transpose(0, 1), delta)
 
 
-# Result: for each query, the weighted sum of the values of its keys. Weights are [heads,
-# num_edges], in the order by query.
-
-
-def _fake_sum(given) -> Tensor:
-    return given.value.new_empty(given.indptr.numel() - 1, *given.value.shape[1:])
-
-
-weighted_sum = define('weighted_sum', f'Tensor weight, Tensor value, {GRAPH}', 'out', _fake_sum)
-
-
-# Result, the transpose of weighted_sum: for each key, the weighted sum of the rows of ``at_query``
-# at its queries. Weights are in the order by query.
-
-
-def _fake_sum_to_keys(given) -> Tensor:
-    return given.at_query.new_empty(given.key_indptr.numel() - 1, *given.at_query.shape[1:])
-
-
-sum_to_keys = differentiate_no_more(define(
-    'sum_to_keys', 'Tensor weight, Tensor at_query, Tensor key_indptr, Tensor edge_query, '
-    'Tensor perm', 'out', _fake_sum_to_keys))
-
-
-def _save_sum(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _differentiate_sum(ctx, grad: Tensor) -> dict[str, Tensor]:
-    weight, value, *graph = ctx.saved_tensors
-    needs_weight, needs_value, *_ = ctx.needs_input_grad
-    return {'weight': edge_dot(grad, value, *graph).t() if needs_weight else None,
-            'value': sum_to_keys(weight, grad, *graph[2:5]) if needs_value else None}
-
-
-differentiate(weighted_sum, _differentiate_sum, _save_sum)
+# Result: for each query, the weighted sum of the values of its keys. Weights, as their gradients,
+# are [num_edges, heads].
+weighted_sum = define(
+    'weighted_sum', f'Tensor weight, Tensor value, {GRAPH}', 'out',
+    lambda given: given.value.new_empty(given.indptr.numel() - 1, *given.value.shape[1:]))
+define_gradients(weighted_sum, 'weight value', of='out')

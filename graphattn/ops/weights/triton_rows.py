@@ -16,7 +16,11 @@ from graphattn.ops.triton.softmax import Terms, kept, logits
 
 @implement('edge_dot', 'cuda')
 def edge_dot_cuda(given) -> Tensor:
-    query, key = given.query, given.key
+    return dots_on_edges(given.query, given.key, given)
+
+
+def dots_on_edges(query: Tensor, key: Tensor, given) -> Tensor:
+    # given: arguments of an operator, among them registration.GRAPH
     dot = query.new_empty(query.size(1), given.edge_key.numel(), dtype=accumulation_dtype(query))
     dot_rows(query, key, Rows.of(given.indptr, given.edge_key, len(key)), dot)
     return dot.t().to(query.dtype).contiguous()
@@ -36,14 +40,18 @@ def edge_dot_backward_cuda(given) -> tuple[Tensor, Tensor]:
 def weighted_sum_cuda(given) -> Tensor:
     value = given.value
     rows = Rows.of(given.indptr, given.edge_key, len(value))
-    return sum_rows(given.weight, value, rows, value.dtype)
+    return sum_rows(given.weight.t(), value, rows, value.dtype)
 
 
-@implement('sum_to_keys', 'cuda')
-def sum_to_keys_cuda(given) -> Tensor:
-    at_query = given.at_query
-    rows = Rows.of(given.key_indptr, given.edge_query, len(at_query))
-    return sum_rows(given.weight, at_query, rows, at_query.dtype, given.perm)
+@implement('weighted_sum_backward', 'cuda')
+def weighted_sum_backward_cuda(given) -> tuple[Tensor | None, Tensor | None]:
+    grad, grad_weight, grad_value = given.grad_out, None, None
+    if given.needs_weight:
+        grad_weight = dots_on_edges(grad, given.value, given)
+    if given.needs_value:
+        rows = Rows.of(given.key_indptr, given.edge_query, len(grad))
+        grad_value = sum_rows(given.weight.t(), grad, rows, grad.dtype, given.perm)
+    return grad_weight, grad_value
 
 
 def dot_rows(query: Tensor, key: Tensor, rows: Rows, dot: Tensor, *, add: bool = False) -> None:

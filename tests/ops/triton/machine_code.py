@@ -126,7 +126,7 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
         'attention_weights': (*logits, *edges, 0.1, softcap),
         'attention_weights_backward': (weight, weight, statistics.transpose(0, 1), *logits,
                                        *edges, 0.1, softcap, True, True, *needs_logits),
-        'weighted_sum': (weight, query, *edges, *ptrs),
+        'weighted_sum': (weight.t(), query, *edges, *ptrs),
         'diffused_attention': (*diffused, True),
         'diffused_attention_backward': (query, statistics.transpose(0, 1), messages, *diffused,
                                         True, True, True, *needs_logits, True, True)}.items()}
