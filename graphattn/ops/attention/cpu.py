@@ -51,8 +51,9 @@ from graphattn.ops.cpu.rows import (
     prefetch_row,
 )
 from graphattn.ops.cpu.schedule import (
+    ITEMS_WITH_CHUNKS,
     Edges,
-    cut_for_chunks,
+    cut,
     max_row_length,
     max_rows,
     next_item,
@@ -88,7 +89,7 @@ def edge_attention_cpu(given) -> tuple[Tensor, Tensor, Tensor]:
             items=items_of_heads(key.size(1), edges, shape))
         take_sink(given.sink, max_inv_sum, out)
         return out, features, max_inv_sum
-    items, feature_query = cut_for_chunks(edges, shape), given.feature_query
+    items, feature_query = cut(edges, shape, ITEMS_WITH_CHUNKS), given.feature_query
     if edge_attr is None:
         feature_query, edge_attr = features, new_rows(len(edges.column), 0, dtype=dtype)
         items, tiled = split_by_tiles(items, edges, shape, MOST)

@@ -22,8 +22,9 @@ from graphattn.ops.cpu.gathered import add_products, dots
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.rows import clear_row, new_rows, node_rows, prefetch_row
 from graphattn.ops.cpu.schedule import (
+    ITEMS_WITH_CHUNKS,
     Edges,
-    cut_for_chunks,
+    cut,
     max_row_length,
     max_rows,
     next_item,
@@ -43,7 +44,7 @@ def dots_on_edges(query: Tensor, key: Tensor, given) -> Tensor:
     edges, shape = Edges.by_query(given), (heads, query.size(2))
     dot = new_rows(len(edges.column), heads, dtype=dtype)
     run(_dot, edges, shape, *node_rows(dtype, query, key), heads, dot,
-        items=cut_for_chunks(edges, shape))
+        items=cut(edges, shape, ITEMS_WITH_CHUNKS))
     return dot.to(query.dtype)
 
 

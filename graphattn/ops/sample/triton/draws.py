@@ -49,9 +49,11 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
     if not by_name and not _is_faster(0, model.key_factor.numel(), max_pairs):
         return None  # without synchronising the GPU
     draws = Draws(model, generator, thins=True)
-    if by_name:
-        draws.check_bound()
-    elif not draws.are_fewer():
+    bound = draws.highest_bound
+    if by_name and not bound < 1:
+        raise bound_is_too_high(bound, int(draws.bound.argmax()))
+    if not by_name and not (bound <= _HIGHEST_BOUND and _is_faster(
+            draws.expected, draws.key_factor.numel(), draws.num_pairs)):
         return None
     return draws.to_graph(by_name)
 
@@ -95,15 +97,6 @@ class Draws:
     @property
     def _segments(self) -> int:
         return triton.next_power_of_2(self.model.num_segments)
-
-    def check_bound(self) -> None:
-        if not self.highest_bound < 1:
-            raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
-
-    def are_fewer(self) -> bool:
-        """Return whether drawing keys takes less time than a trial for each pair."""
-        return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
-            self.expected, self.key_factor.numel(), self.num_pairs)
 
     def to_graph(self, by_name: bool) -> BipartiteGraph | None:
         if self._fit():
