@@ -60,13 +60,6 @@ def sink_grad(sink: Tensor, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
     return -(weight * delta).sum_to_size(sink.shape).to(sink.dtype)
 
 
-def grad_of_sink(needed: bool, sink: Tensor | None, max_inv_sum: Tensor, delta: Tensor) -> Tensor:
-    # max_inv_sum: [heads, num_queries, 2]
-    if needed:
-        return sink_grad(sink, max_inv_sum.transpose(0, 1), delta)
-    return delta.new_empty(0, delta.size(1))
-
-
 def highest_logit(logit: Tensor, query: Tensor, num_queries: int) -> Tensor:
     """Return the largest logit of each query, ``-inf`` without edges, not differentiable."""
     row_max = logit.detach().new_full((num_queries, logit.size(1)), -torch.inf)

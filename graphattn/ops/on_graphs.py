@@ -6,6 +6,9 @@ Sorting takes time, so they get empty tensors if no gradient is needed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -16,10 +19,14 @@ from graphattn.ops.attention.schema import (
     edge_attention,
     edge_attention_backward,
 )
-from graphattn.ops.backend import LogitTerms
+from graphattn.ops.backend import Backend, LogitTerms
 from graphattn.ops.diffusion.schema import attention_diffusion, diffused_attention
-from graphattn.ops.edge_dot.schema import edge_dot, edge_dot_backward
-from graphattn.ops.weights.schema import attention_weights, weighted_sum
+from graphattn.ops.weights.schema import (
+    attention_weights,
+    edge_dot,
+    edge_dot_backward,
+    weighted_sum,
+)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph, terms: LogitTerms,
@@ -49,10 +56,10 @@ def grads_of_part(of_queries: tuple[Tensor, ...], key: Tensor, value: Tensor,
                   needs: tuple[bool, bool], *, by_key: bool) -> tuple[Tensor, ...]:
     grad_out, out, max_inv_sum, query = of_queries
     features = out.new_empty(*out.shape[:2], 0)
-    grad_query, grad_key, grad_value, _, _, grad_bias, grad_gate = edge_attention_backward(
-        grad_out, None, out, features, max_inv_sum, query, key, value, None, None, terms.bias,
+    grad_query, grad_key, grad_value, _, _, grad_bias, grad_gate, _ = edge_attention_backward(
+        grad_out, features, out, features, max_inv_sum, query, key, value, None, None, terms.bias,
         terms.gate, None, *_both_orders(graph, by_key), *graph.segments.ptrs, seed, terms.scale,
-        terms.softcap or 0., terms.dropout_p, False, *needs)
+        terms.softcap or 0., terms.dropout_p, True, True, True, False, False, *needs, False)
     return grad_query, grad_key, grad_value, grad_bias, grad_gate
 
 
@@ -63,7 +70,8 @@ def dot_on_edges(query: Tensor, key: Tensor, graph: BipartiteGraph, *, by_key: b
 
 def grads_of_dot(grad: Tensor, query: Tensor, key: Tensor, graph: BipartiteGraph, *,
                  by_key: bool) -> tuple[Tensor, Tensor]:
-    return edge_dot_backward(grad, query, key, *_both_orders(graph, by_key), *graph.segments.ptrs)
+    return edge_dot_backward(grad, query, key, *_both_orders(graph, by_key), *graph.segments.ptrs,
+                             True, True)
 
 
 def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) -> Tensor:
@@ -76,7 +84,7 @@ def weigh(query: Tensor, key: Tensor, graph: BipartiteGraph, terms: LogitTerms) 
 
 def sum_by_weights(weight: Tensor, value: Tensor, graph: BipartiteGraph) -> Tensor:
     edges = _both_orders(graph, _needs_gradient(weight, value))
-    return weighted_sum(weight.t().contiguous(), value, *edges, *graph.segments.ptrs)
+    return weighted_sum(weight, value, *edges, *graph.segments.ptrs)
 
 
 def diffuse(weight: Tensor, value: Tensor, graph: BipartiteGraph, teleport: Tensor) -> Tensor:
@@ -94,6 +102,18 @@ def attend_and_diffuse(query: Tensor, key: Tensor, value: Tensor, graph: Biparti
         *inputs, *edges, dropout_seed(terms.dropout_p, query.device), terms.scale,
         terms.softcap or 0., terms.dropout_p, edges[2].numel() > 0)
     return out
+
+
+def compiled_backend(name: str, is_available: Callable[[torch.device], bool], *, by_key: bool,
+                     **limits: int) -> Backend:
+    attention = partial(attend, by_key=by_key)
+    return Backend(name, is_available, supports_gqa=True, attention=attention,
+                   attention_with_features=attention, attention_part=attend_part,
+                   attention_part_grads=partial(grads_of_part, by_key=by_key),
+                   attention_weights=weigh, weighted_sum=sum_by_weights,
+                   attention_diffusion=diffuse, diffused_attention=attend_and_diffuse,
+                   edge_dot=partial(dot_on_edges, by_key=by_key),
+                   edge_dot_grads=partial(grads_of_dot, by_key=by_key), **limits)
 
 
 def _needs_gradient(*inputs: Tensor | None) -> bool:

@@ -7,7 +7,6 @@ and the inverse sum, so neither weights nor tensors of size edges x channels are
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from graphattn.ops.attention.cpu_few_edges import (
@@ -23,6 +22,7 @@ from graphattn.ops.attention.cpu_tiles import (
     attend_in_tiles_backward,
     split_by_tiles,
 )
+from graphattn.ops.attention.schema import grad_of_sink
 from graphattn.ops.cpu.chunks import (
     AHEAD,
     KeyGrads,
@@ -51,8 +51,9 @@ from graphattn.ops.cpu.rows import (
     prefetch_row,
 )
 from graphattn.ops.cpu.schedule import (
+    ITEMS_WITH_CHUNKS,
     Edges,
-    cut_for_chunks,
+    cut,
     max_row_length,
     max_rows,
     next_item,
@@ -68,33 +69,29 @@ from graphattn.ops.cpu.softmax import (
     put_max_inv_sum,
 )
 from graphattn.ops.edge_math import take_sink
-from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
+from graphattn.ops.registration import accumulation_dtype, implement, sum_to
 
 
-@torch.library.register_kernel('graphattn::edge_attention', 'cpu')
-def edge_attention_cpu(
-    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
-    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, softcap: float, dropout_p: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+@implement('edge_attention', 'cpu')
+def edge_attention_cpu(given) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, value, edge_attr = given.query, given.key, given.value, given.edge_attr
     dtype, (num_queries, heads, channels) = accumulation_dtype(query), query.shape
     size = 0 if edge_attr is None else edge_attr.size(1)
     out, features, max_inv_sum = (new_rows(num_queries, heads, width, dtype=dtype)
                                   for width in (value.size(2), size, 2))
-    terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads, softcap)
-    edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
+    terms = Terms.of(given.bias, given.gate, given.seed, given.scale, given.dropout_p, dtype,
+                     slice(0, heads), heads, given.softcap)
+    edges = Edges.by_query(given)
     shape = heads, channels + value.size(2) + 2 * size
     *nodes, out_rows, sum_rows = node_rows(dtype, query, key, value, out, max_inv_sum)
     if edge_attr is None and has_few_edges(edges):
         run(attend_to_few, edges, shape, *nodes, heads // key.size(1), terms, out_rows, sum_rows,
             items=items_of_heads(key.size(1), edges, shape))
-        take_sink(sink, max_inv_sum, out)
+        take_sink(given.sink, max_inv_sum, out)
         return out, features, max_inv_sum
-    items = cut_for_chunks(edges, shape)
+    items, feature_query = cut(edges, shape, ITEMS_WITH_CHUNKS), given.feature_query
     if edge_attr is None:
-        feature_query, edge_attr = features, new_rows(edge_key.numel(), 0, dtype=dtype)
+        feature_query, edge_attr = features, new_rows(len(edges.column), 0, dtype=dtype)
         items, tiled = split_by_tiles(items, edges, shape, MOST)
         if len(tiled) > 0:
             run(attend_in_tiles, edges, shape, *nodes, heads // key.size(1), terms, out_rows,
@@ -103,37 +100,33 @@ def edge_attention_cpu(
         feature_nodes = node_rows(dtype, feature_query, features)
         run(_attend, edges, shape, *nodes, feature_nodes[0], edge_rows(edge_attr, dtype),
             heads // key.size(1), terms, out_rows, feature_nodes[1], sum_rows, items=items)
-    take_sink(sink, max_inv_sum, out, features)
+    take_sink(given.sink, max_inv_sum, out, features)
     return out, features, max_inv_sum
 
 
-@torch.library.register_kernel('graphattn::edge_attention_backward', 'cpu')
-def edge_attention_backward_cpu(
-    grad_out: Tensor, grad_features: Tensor | None, out: Tensor, features: Tensor,
-    max_inv_sum: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
-    edge_attr: Tensor | None, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, softcap: float, dropout_p: float,
-    needs_attr: bool, needs_bias: bool, needs_gate: bool,
-) -> tuple[Tensor, ...]:
-    dtype, heads, num_edges = max_inv_sum.dtype, query.size(1), edge_key.numel()
-    terms = Terms.of(bias, gate, seed, scale, dropout_p, dtype, slice(0, heads), heads, softcap)
+@implement('edge_attention_backward', 'cpu')
+def edge_attention_backward_cpu(given) -> tuple[Tensor | None, ...]:
+    query, key, value, edge_attr = given.query, given.key, given.value, given.edge_attr
+    features, max_inv_sum = given.features, given.max_inv_sum
+    dtype, heads, num_edges = max_inv_sum.dtype, query.size(1), given.edge_key.numel()
+    terms = Terms.of(given.bias, given.gate, given.seed, given.scale, given.dropout_p, dtype,
+                     slice(0, heads), heads, given.softcap)
+    edges = Edges.by_query(given)
     grad_query = new_rows(*query.shape, dtype=dtype)
     grad_bias, grad_gate = (new_rows(num_edges if needed else 0, heads, dtype=dtype)
-                            for needed in (needs_bias, needs_gate))
-    edges = Edges.by_query(indptr, edge_key, query_ptr, key_ptr)
+                            for needed in (given.needs_bias, given.needs_gate))
     shape = heads, query.size(2) + value.size(2) + 2 * features.size(2)
-    nodes = node_rows(dtype, query, key, value, grad_out, out, max_inv_sum)
+    nodes = node_rows(dtype, query, key, value, given.grad_out, given.out, max_inv_sum)
+    grad_feature_query = grad_attr = None
     if edge_attr is None and has_few_edges(edges):
-        grads = [grad_query, *(new_rows(*x.shape, dtype=dtype) for x in (key, value))]
+        key_sums = [new_rows(*x.shape, dtype=dtype) for x in (key, value)]
         run(attend_to_few_backward, edges, shape, *nodes, heads // key.size(1), terms,
-            *node_rows(dtype, *grads), grad_bias, grad_gate,
+            *node_rows(dtype, grad_query, *key_sums), grad_bias, grad_gate,
             items=items_of_heads(key.size(1), edges, shape))
-        grads += no_grad(query), no_grad(query)
     else:
         key_grads = KeyGrads.of(edges, shape, [key, value], dtype)
-        items = key_grads.items
+        items, feature_query, grad_features = (key_grads.items, given.feature_query,
+                                               given.grad_features)
         if edge_attr is None:
             feature_query = grad_features = features
             edge_attr = new_rows(num_edges, 0, dtype=dtype)
@@ -142,6 +135,7 @@ def edge_attention_backward_cpu(
                 run(attend_in_tiles_backward, edges, shape, *nodes, key_grads.queries_per_key,
                     terms, *node_rows(dtype, grad_query), grad_bias, grad_gate,
                     *key_grads.targets(), items=tiled)
+        needs_attr = given.needs_edge_attr
         grad_feature_query = new_rows(*feature_query.shape, dtype=dtype)
         grad_dot, weight = (new_rows(num_edges if needs_attr else 0, heads, dtype=dtype)
                             for _ in range(2))
@@ -151,14 +145,14 @@ def edge_attention_backward_cpu(
                 key_grads.queries_per_key, terms,
                 *node_rows(dtype, grad_query, grad_feature_query), grad_bias, grad_gate, grad_dot,
                 weight, *key_grads.targets(), items=items)
-        grad_attr = no_grad(query)
         if needs_attr:
             grad_attr = new_rows(*edge_attr.shape, dtype=dtype)
             run(_attr_backward, edges, (1, 2 * heads * edge_attr.size(1)), grad_dot, weight,
                 *feature_nodes[:2], grad_attr)
-        grads = [grad_query, *key_grads.sums(), grad_feature_query, grad_attr]
-    return (*(grad.to(query.dtype) for grad in grads), sum_to(grad_bias, bias),
-            sum_to(grad_gate, gate))
+        key_sums = key_grads.sums()
+    grads = grad_query, *key_sums, grad_feature_query, grad_attr
+    return (*(grad if grad is None else grad.to(query.dtype) for grad in grads),
+            sum_to(grad_bias, given.bias), sum_to(grad_gate, given.gate), grad_of_sink(given))
 
 
 # Loops ###############################################################################

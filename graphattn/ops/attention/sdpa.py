@@ -16,7 +16,6 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.graph import Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from graphattn._tensors import host_copy, is_traced
@@ -79,7 +78,9 @@ def _attend_to_all(query: Tensor, key: Tensor, value: Tensor, num_segments: int,
                 for x in (query, key, value)]  # Tensor.unflatten takes four times as long
     attended = attend_to_segments(*segments, mask, scale=terms.scale, dropout_p=terms.dropout_p)
     if not is_traced(attended) and attended.requires_grad:
-        _refuse_second_derivative(attended.grad_fn)
+        node = attended.grad_fn
+        if node.name().startswith('ScaledDotProduct'):
+            node.register_hook(_without_derivative)  # fused kernels have no second derivatives
     return attended.transpose(1, 2).flatten(0, 1)
 
 
@@ -95,12 +96,6 @@ def attend_to_segments(query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask,
                                               dropout_p=dropout_p, scale=scale,
                                               enable_gqa=key.size(1) < query.size(1))
-
-
-def _refuse_second_derivative(attention: Node) -> None:
-    # fused kernels of torch have no second derivatives
-    if attention.name().startswith('ScaledDotProduct'):
-        attention.register_hook(_without_derivative)
 
 
 def _without_derivative(grads: tuple[Tensor | None, ...], _) -> tuple[Tensor | None, ...] | None:

@@ -9,13 +9,20 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 from torch import Tensor
+from triton.runtime import KernelInterface
 
 from graphattn.ops.attention import triton_features as with_features
 from graphattn.ops.attention import triton_short_rows as short_rows
 from graphattn.ops.attention import triton_tiles as attention_tiles
+from graphattn.ops.attention.schema import grad_of_sink
 from graphattn.ops.attention.triton_features import NO_FEATURES, FeatureGrads, FeatureSums
+from graphattn.ops.attention.triton_short_rows import (
+    attend_short_rows,
+    grads_of_short_keys,
+    grads_of_short_queries,
+)
 from graphattn.ops.edge_math import take_sink
-from graphattn.ops.registration import accumulation_dtype, no_grad, sum_to
+from graphattn.ops.registration import accumulation_dtype, implement, sum_to
 from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
 from graphattn.ops.triton.softmax import (
@@ -31,24 +38,19 @@ from graphattn.ops.triton.softmax import (
 )
 
 
-@torch.library.register_kernel('graphattn::edge_attention', 'cuda')
-def edge_attention_cuda(
-    query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
-    edge_attr: Tensor | None,
-    bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, softcap: float, dropout_p: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    heads, width = query.size(1), max(query.size(2), value.size(2))
-    terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
-    rows = Rows.of(indptr, edge_key, len(key))
-    features = FeatureSums.of(feature_query, edge_attr, rows)
-    tiles = None if edge_attr is not None else attention_tiles.plan(
-        indptr, edge_key, len(key), heads, width, query.dtype, terms)
+@implement('edge_attention', 'cuda')
+def edge_attention_cuda(given) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, value = given.query, given.key, given.value
+    terms = Terms.of(given.bias, given.gate, given.seed, given.scale, given.dropout_p,
+                     given.softcap)
+    rows = Rows.of(given.indptr, given.edge_key, len(key))
+    features = FeatureSums.of(given.feature_query, given.edge_attr, rows)
+    tiles = None if given.edge_attr is not None else attention_tiles.plan(
+        given.indptr, given.edge_key, len(key), query.size(1),
+        max(query.size(2), value.size(2)), query.dtype, terms)
     out, max_inv_sum = attend(query, key, value, rows, terms, tiles, features)
     sums = out.new_empty(*query.shape[:2], 0) if features.sums is None else features.sums
-    take_sink(sink, max_inv_sum, out, sums)
+    take_sink(given.sink, max_inv_sum, out, sums)
     return out, sums, max_inv_sum
 
 
@@ -60,19 +62,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
     # The sums are the maximum logit m, and 1 over the sum of exp(logit - m). Kernels over tiles do
     # not support features, whose weighted sums are written to features.sums.
     nodes = [x.contiguous() for x in (query, key, value)]
-    (num_queries, heads, channels), dtype = query.shape, accumulation_dtype(query)
+    (num_queries, heads, _), dtype = query.shape, accumulation_dtype(query)
     out = query.new_empty(num_queries, heads, value.size(2), dtype=dtype)
     max_inv_sum = query.new_empty(num_queries, heads, 2, dtype=dtype)
     if tiles is None or tiles.leave_rows:
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts = rows.tasks.parts(heads, value.size(2) + 2, dtype)
-        if short_rows.are_faster(rows, key, value):
-            short_rows.attend(rows, nodes, terms, out, max_inv_sum, parts, features)
-        else:
-            sizes = with_features.sizes(query.dtype, rows, channels, value.size(2), features.attr)
-            launch(attend_rows, rows.grid(heads, sizes['ROWS']), *rows.pointers(), *nodes, *terms,
-                   out, max_inv_sum, parts, *features, parts.size(1), HEADS=heads,
-                   SHARING=heads // key.size(1), DTYPE=TYPES[dtype], **sizes)
+        _launch_over_queries((attend_rows, attend_short_rows), rows, nodes, features.attr, *nodes,
+                             *terms, out, max_inv_sum, parts, *features, parts.size(1))
         join(rows.tasks, parts, out, max_inv_sum, rows.num_tiles)
         if features.sums is not None:
             join(rows.tasks, features.parts, features.sums, max_inv_sum)
@@ -81,57 +78,64 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rows: Rows, terms: Terms,
     return out, max_inv_sum
 
 
-@torch.library.register_kernel('graphattn::edge_attention_backward', 'cuda')
-def edge_attention_backward_cuda(
-    grad_out: Tensor, grad_features: Tensor | None, out: Tensor, features: Tensor,
-    max_inv_sum: Tensor, query: Tensor, key: Tensor, value: Tensor, feature_query: Tensor | None,
-    edge_attr: Tensor | None,
-    bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    query_ptr: Tensor, key_ptr: Tensor, seed: Tensor | None,
-    scale: float, softcap: float, dropout_p: float,
-    needs_attr: bool, needs_bias: bool, needs_gate: bool,
-) -> tuple[Tensor, ...]:
+def _launch_over_queries(kernels: tuple[KernelInterface, KernelInterface], rows: Rows,
+                         nodes: list[Tensor], attr: Tensor | None, *arguments) -> None:
+    """Launch the kernel of one head, or that of several heads of a short row."""
+    # attr: features of edges, or None
+    query, key, value, *_ = nodes
+    of_one_head, of_heads = kernels
+    (_, heads, channels), value_channels = query.shape, value.size(2)
+    sizes = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
+                 VALUE_CHANNELS=value_channels, DTYPE=TYPES[accumulation_dtype(query)])
+    if short_rows.are_faster(rows, key, value):
+        short_rows.launch_kernel(of_heads, rows, nodes, *arguments, **sizes,
+                                 **short_rows.sizes_of_features(attr))
+    else:
+        tile = with_features.sizes(query.dtype, rows, channels, value_channels, attr)
+        launch(of_one_head, rows.grid(heads, tile['ROWS']), *rows.pointers(), *arguments, **sizes,
+               **tile)
+
+
+@implement('edge_attention_backward', 'cuda')
+def edge_attention_backward_cuda(given) -> tuple[Tensor | None, ...]:
+    query, key, value, max_inv_sum = given.query, given.key, given.value, given.max_inv_sum
     dtype, (num_queries, heads, channels) = max_inv_sum.dtype, query.shape
-    num_edges, value_channels, has_features = edge_key.numel(), value.size(2), edge_attr is not None
-    terms = Terms.of(bias, gate, seed, scale, dropout_p, softcap)
+    num_edges, value_channels = given.edge_key.numel(), value.size(2)
+    has_features = given.edge_attr is not None
+    terms = Terms.of(given.bias, given.gate, given.seed, given.scale, given.dropout_p,
+                     given.softcap)
     # The cast of grad_out loses nothing: the output was cast to this dtype, so its gradient was
     # rounded.
-    nodes = [x.contiguous() for x in (query, key, value, grad_out.to(query.dtype))]
+    nodes = [x.contiguous() for x in (query, key, value, given.grad_out.to(query.dtype))]
     grad_query = torch.empty_like(nodes[0])
     softmax = None if has_features else query.new_empty(num_queries, heads, 4, dtype=dtype)
     grad_bias, grad_gate = (query.new_empty(heads, num_edges, dtype=dtype) if needed else None
-                            for needed in (needs_bias, needs_gate))
-    rows = Rows.of(indptr, edge_key, len(key))
-    on_edges = FeatureGrads.of(feature_query, edge_attr, features, grad_features, rows)
+                            for needed in (given.needs_bias, given.needs_gate))
+    rows = Rows.of(given.indptr, given.edge_key, len(key))
+    on_edges = FeatureGrads.of(given, rows)
     tiles = None if has_features else attention_tiles.plan(
-        indptr, edge_key, len(key), heads, max(channels, value_channels), query.dtype, terms)
+        given.indptr, given.edge_key, len(key), heads, max(channels, value_channels), query.dtype,
+        terms)
+    stages, grads = (given.out, max_inv_sum, softmax), (grad_query, grad_bias, grad_gate)
     if tiles is None or tiles.leave_rows:
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts = rows.tasks.parts(heads, channels, dtype)
-        stages, grads = (out, max_inv_sum, softmax), (grad_query, grad_bias, grad_gate)
-        if short_rows.are_faster(rows, key, value):
-            short_rows.grads_of_queries(rows, nodes, terms, stages, grads, parts, on_edges)
-        else:
-            sizes = with_features.sizes(query.dtype, rows, channels, value_channels, edge_attr)
-            launch(grads_of_queries, rows.grid(heads, sizes['ROWS']), *rows.pointers(), *nodes,
-                   *terms, *stages, *grads, parts, *on_edges, parts.size(1), num_edges, HEADS=heads,
-                   SHARING=heads // key.size(1), DTYPE=TYPES[dtype], **sizes)
+        _launch_over_queries((grads_of_queries, grads_of_short_queries), rows, nodes,
+                             given.edge_attr, *nodes, *terms, *stages, *grads, parts, *on_edges,
+                             parts.size(1), num_edges)
         rows.add(parts, grad_query)
         if has_features:
             rows.add(on_edges.parts, on_edges.grad_query)
     if tiles is not None and tiles.have_rows:
-        attention_tiles.grads_of_queries(tiles, rows, nodes, terms, (out, max_inv_sum, softmax),
-                                         (grad_query, grad_bias, grad_gate))
-    grad_attr = with_features.grad_of_attr(on_edges, rows) if needs_attr else no_grad(query)
+        attention_tiles.grads_of_queries(tiles, rows, nodes, terms, stages, grads)
+    grad_attr = with_features.grad_of_attr(on_edges, rows) if given.needs_edge_attr else None
 
-    rows = Rows.of(key_indptr, edge_query, num_queries)
-    grad_key, grad_value = grads_of_nodes(nodes, rows, perm, terms, softmax, on_edges)
-    return (grad_query, grad_key, grad_value,
-            on_edges.grad_query if has_features else no_grad(query), grad_attr,
-            *(query.new_empty(0, heads, dtype=dtype) if grad is None else
-              sum_to(grad.t(), values).contiguous()
-              for grad, values in ((grad_bias, bias), (grad_gate, gate))))
+    rows = Rows.of(given.key_indptr, given.edge_query, num_queries)
+    grad_key, grad_value = grads_of_nodes(nodes, rows, given.perm, terms, softmax, on_edges)
+    grads_on_edges = (None if grad is None else sum_to(grad.t(), values).contiguous()
+                      for grad, values in ((grad_bias, given.bias), (grad_gate, given.gate)))
+    return (grad_query, grad_key, grad_value, on_edges.grad_query, grad_attr, *grads_on_edges,
+            grad_of_sink(given))
 
 
 def grads_of_nodes(nodes: list[Tensor], rows: Rows, perm: Tensor, terms: Terms,
@@ -152,15 +156,17 @@ def grads_of_nodes(nodes: list[Tensor], rows: Rows, perm: Tensor, terms: Terms,
         rows = rows if tiles is None else tiles.rest_of(rows)
         parts, value_parts = (rows.tasks.parts(num_kv_heads, size, dtype)
                               for size in (channels, value_channels))
+        sizes = dict(HEADS=heads, SHARING=heads // num_kv_heads, CHANNELS=channels,
+                     VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype])
+        results = grad_key, grad_value, parts, value_parts, parts.size(1)
         if are_short:
-            short_rows.grads_of_keys(rows, perm, nodes, terms, softmax, features,
-                                     (grad_key, grad_value), (parts, value_parts))
+            short_rows.launch_kernel(
+                grads_of_short_keys, rows, nodes, perm, *nodes, *terms, softmax, features.grad_dot,
+                features.weight, *results, rows.num_edges, over_queries=False, **sizes)
         else:
             tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, channels, value_channels)
             launch(grads_of_keys, rows.grid(num_kv_heads, tile.ROWS), *rows.pointers(), perm,
-                   *nodes, *terms, softmax, grad_key, grad_value, parts, value_parts,
-                   parts.size(1), HEADS=heads, SHARING=heads // num_kv_heads, CHANNELS=channels,
-                   VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], **tile._asdict())
+                   *nodes, *terms, softmax, *results, **sizes, **tile._asdict())
         rows.add(parts, grad_key)
         rows.add(value_parts, grad_value)
     if tiles is not None and tiles.have_rows:

@@ -13,7 +13,7 @@ from graphattn.ops.registration import accumulation_dtype
 from graphattn.ops.triton.launch import TYPES, Tile, kernel, launch, width_of
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather
 from graphattn.ops.triton.softmax import place
-from graphattn.ops.weights.triton_weighted_sum import sum_rows
+from graphattn.ops.weights.triton_rows import sum_rows
 
 
 class FeatureSums(NamedTuple):
@@ -50,8 +50,9 @@ class FeatureGrads(NamedTuple):
     weight: Tensor | None = None  # result: weights after dropout, [heads, num_edges]
 
     @classmethod
-    def of(cls, query: Tensor | None, attr: Tensor | None, sums: Tensor,
-           grad_sums: Tensor | None, rows: Rows) -> FeatureGrads:
+    def of(cls, given, rows: Rows) -> FeatureGrads:
+        # given: arguments of edge_attention_backward
+        query, attr, sums = given.feature_query, given.edge_attr, given.features
         if attr is None:
             return cls()
         _, heads, size = query.shape
@@ -59,7 +60,7 @@ class FeatureGrads(NamedTuple):
         # The cast of grad_sums loses nothing: the sums were cast to this dtype, so their gradients
         # were rounded.
         return cls(query.contiguous(), attr.contiguous(), sums.contiguous(),
-                   grad_sums.to(query.dtype).contiguous(),
+                   given.grad_features.to(query.dtype).contiguous(),
                    torch.empty_like(query, memory_format=torch.contiguous_format),
                    rows.tasks.parts(heads, size, sums.dtype), *on_edges)
 
@@ -70,8 +71,7 @@ def sizes(dtype: torch.dtype, rows: Rows, channels: int, value_channels: int,
     num_features = 0 if attr is None else attr.size(1)
     tile = Tile.of(dtype, rows.num_rows, rows.num_edges, max(channels, num_features),
                    value_channels)
-    return dict(tile._asdict(), WIDTH=width_of(channels), CHANNELS=channels,
-                VALUE_CHANNELS=value_channels, FEATURES=num_features,
+    return dict(tile._asdict(), WIDTH=width_of(channels), FEATURES=num_features,
                 FEATURE_WIDTH=width_of(num_features))
 
 

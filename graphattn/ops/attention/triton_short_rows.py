@@ -7,16 +7,13 @@ edges only once. Kernels that gather many edges of one head waste most of them h
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphattn.ops.attention.triton_features import FeatureGrads, FeatureSums
-from graphattn.ops.triton.launch import TYPES, fp64, kernel, launch, u64, width_of
+from graphattn.ops.triton.launch import fp64, kernel, launch, u64, width_of
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
 from graphattn.ops.triton.softmax import (
-    Terms,
     before_softcap,
     gates,
     kept,
@@ -39,52 +36,21 @@ def are_faster(rows: Rows, key: Tensor, value: Tensor) -> bool:
     return num_bytes <= MAX_BYTES and rows.num_edges < FASTER_BELOW * rows.num_rows
 
 
-def attend(rows: Rows, nodes: list[Tensor], terms: Terms, out: Tensor, max_inv_sum: Tensor,
-           parts: Tensor, features: FeatureSums) -> None:
-    """Write outputs, maximum logits and inverse sums of queries; of parts of long rows, to
-    ``parts``."""
-    # nodes: query, key, value; parts: [heads, parts, value_channels + 2]
-    _launch(attend_short_rows, rows, nodes, *nodes, *terms, out, max_inv_sum, parts, *features,
-            parts.size(1), dtype=out.dtype, over_queries=True, **_sizes(features.attr))
-
-
-def grads_of_queries(rows: Rows, nodes: list[Tensor], terms: Terms, softmax: tuple[Tensor, ...],
-                     grads: tuple[Tensor | None, ...], parts: Tensor,
-                     features: FeatureGrads) -> None:
-    """Write the gradients of queries, bias and gate."""
-    # nodes: query, key, value, gradient of the output; softmax: the output, max_inv_sum, and
-    # [num_queries, heads, 4] for grads_of_keys, or None with features; grads: None where not needed
-    _launch(grads_of_short_queries, rows, nodes, *nodes, *terms, *softmax, *grads, parts, *features,
-            parts.size(1), rows.num_edges, dtype=parts.dtype, over_queries=True,
-            **_sizes(features.attr))
-
-
-def grads_of_keys(rows: Rows, perm: Tensor, nodes: list[Tensor], terms: Terms, softmax: Tensor,
-                  features: FeatureGrads, grads: tuple[Tensor, Tensor],
-                  parts: tuple[Tensor, Tensor]) -> None:
-    """Write the gradients of keys and values."""
-    # perm: the place of the edges of rows, by key, in the order by query
-    _launch(grads_of_short_keys, rows, nodes, perm, *nodes, *terms, softmax, features.grad_dot,
-            features.weight, *grads, *parts, parts[0].size(1), rows.num_edges,
-            dtype=parts[0].dtype, over_queries=False)
-
-
-def _launch(function: triton.runtime.KernelInterface, rows: Rows, nodes: list[Tensor], *arguments,
-            dtype: torch.dtype, over_queries: bool, **constants: int) -> None:
+def launch_kernel(function: triton.runtime.KernelInterface, rows: Rows, nodes: list[Tensor],
+                  *arguments, over_queries: bool = True, **constants: int) -> None:
+    """Launch one of the kernels below, over rows of queries or of keys."""
     query, key, value = nodes[:3]
-    (_, heads, channels), num_kv_heads, value_channels = query.shape, key.size(1), value.size(2)
-    width, value_width = width_of(channels), width_of(value_channels)
-    at_once = heads if over_queries else num_kv_heads
+    width, value_width = width_of(query.size(2)), width_of(value.size(2))
+    at_once = query.size(1) if over_queries else key.size(1)
     block = min(triton.next_power_of_2(at_once), _VALUES // max(width, value_width))
     num_values = block * (max(width, value_width) + constants.get('FEATURE_WIDTH', 0))
     num_warps = triton.next_power_of_2(triton.cdiv(num_values * query.element_size(), 1024))
     launch(function, (rows.tasks.number, triton.cdiv(at_once, block)), *rows.pointers(),
-           *arguments, HEADS=heads, SHARING=heads // num_kv_heads, CHANNELS=channels,
-           VALUE_CHANNELS=value_channels, DTYPE=TYPES[dtype], BLOCK=block, WIDTH=width,
-           VALUE_WIDTH=value_width, **constants, num_warps=min(num_warps, 4))
+           *arguments, BLOCK=block, WIDTH=width, VALUE_WIDTH=value_width, **constants,
+           num_warps=min(num_warps, 4))
 
 
-def _sizes(attr: Tensor | None) -> dict[str, int]:
+def sizes_of_features(attr: Tensor | None) -> dict[str, int]:
     num_features = 0 if attr is None else attr.size(1)
     return dict(FEATURES=num_features, FEATURE_WIDTH=0 if attr is None else width_of(num_features))
 

@@ -29,18 +29,18 @@ class Orders(NamedTuple):
     perm: Tensor  # the place of each edge of csc in csr
 
     @classmethod
-    def of(cls, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor,
-           perm: Tensor) -> Orders:
-        return cls(Edges.of_rows(indptr, edge_key), Edges.of_rows(key_indptr, edge_query, perm),
-                   perm)
+    def of(cls, given) -> Orders:
+        # given: arguments of an operator, among them registration.BOTH_ORDERS
+        by_key = Edges.of_rows(given.key_indptr, given.edge_query, given.perm)
+        return cls(Edges.of_rows(given.indptr, given.edge_key), by_key, given.perm)
 
     def to_key_order(self, csr_values: Tensor) -> Tensor:  # [heads, num_edges]
         csc_values = torch.empty_like(csr_values, memory_format=torch.contiguous_format)
-        run(_to_key_order, self.csc, (len(csr_values), 1), csr_values.contiguous(), csc_values)
+        run(_permute, self.csc, (len(csr_values), 1), csr_values.contiguous(), csc_values, True)
         return csc_values
 
     def to_query_order(self, csc_values: Tensor, out: Tensor) -> None:
-        run(_to_query_order, self.csc, (len(csc_values), 1), csc_values, out)
+        run(_permute, self.csc, (len(csc_values), 1), out, csc_values, False)
 
     def values_by_key(self, values: Tensor | None) -> Tensor | None:
         if values is None or values.stride(0) == 0:  # None, or one value for all edges
@@ -70,26 +70,19 @@ def head_major(tensor: Tensor, heads: slice, workspace: Tensor) -> Tensor:
 
 
 @in_threads
-def _to_key_order(items, progress, csr_values, csc_values, edges):
+def _permute(items, progress, by_query, by_key, to_key, edges):
+    # copies values between the two orders
     indptr, perm = edges.indptr, edges.perm
     item = next_item(progress, 0)
     while item < len(items):
         head, begin, end = items[item, 0], items[item, 1], items[item, 2]
         first, last = indptr[begin], indptr[end]
-        source, target, row = csr_values[head], csc_values[head, first:last], perm[first:last]
-        for e in range(len(row)):
-            target[e] = source[np.uint64(row[e])]  # unsigned, so numba does not test for < 0
-        item = next_item(progress, 0)
-
-
-@in_threads
-def _to_query_order(items, progress, csc_values, csr_values, edges):
-    indptr, perm = edges.indptr, edges.perm
-    item = next_item(progress, 0)
-    while item < len(items):
-        head, begin, end = items[item, 0], items[item, 1], items[item, 2]
-        first, last = indptr[begin], indptr[end]
-        source, target, row = csc_values[head, first:last], csr_values[head], perm[first:last]
-        for e in range(len(row)):
-            target[np.uint64(row[e])] = source[e]
+        csr, csc, row = by_query[head], by_key[head, first:last], perm[first:last]
+        # Indices are unsigned, so that numba does not test whether they are negative.
+        if to_key:
+            for e in range(len(row)):
+                csc[e] = csr[np.uint64(row[e])]
+        else:
+            for e in range(len(row)):
+                csr[np.uint64(row[e])] = csc[e]
         item = next_item(progress, 0)

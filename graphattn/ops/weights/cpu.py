@@ -27,70 +27,66 @@ from graphattn.ops.cpu.softmax import (
     modify_backward,
     put_max_inv_sum,
 )
-from graphattn.ops.edge_math import grad_of_sink, rest_of_sink
-from graphattn.ops.registration import accumulation_dtype, empty_max_inv_sum, empty_unless
+from graphattn.ops.edge_math import rest_of_sink
+from graphattn.ops.registration import implement
+from graphattn.ops.weights.cpu_dots import dots_on_edges
+from graphattn.ops.weights.schema import empty_weights, grad_of_sink
 
 
-@torch.library.register_kernel('graphattn::attention_weights', 'cpu')
-def attention_weights_cpu(
-    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    scale: float, softcap: float,
-) -> tuple[Tensor, Tensor]:
-    edges, max_inv_sum = Edges.of_rows(indptr, edge_key), empty_max_inv_sum(query)
-    weight = query.new_empty(query.size(1), edge_key.numel(), dtype=accumulation_dtype(query))
+@implement('attention_weights', 'cpu')
+def attention_weights_cpu(given) -> tuple[Tensor, Tensor]:
+    query, key, edges = given.query, given.key, Edges.of_rows(given.indptr, given.edge_key)
+    weight, max_inv_sum = empty_weights(given)
     groups = groups_of_heads(*weight.shape)
     spaces = workspaces(groups, [query, key])
     for heads in groups:
-        terms = Terms.of(bias, gate, None, scale, 0., weight.dtype, heads, query.size(1), softcap)
+        terms = Terms.of(given.bias, given.gate, None, given.scale, 0., weight.dtype, heads,
+                         query.size(1), given.softcap)
         logits = Logits.of(query, key, terms, heads, spaces)
-        max_inv_sum[heads] = logits.softmax(edges, weight[heads], of_heads(sink, heads))
+        max_inv_sum[heads] = logits.softmax(edges, weight[heads], of_heads(given.sink, heads))
     return weight, max_inv_sum
 
 
-@torch.library.register_kernel('graphattn::attention_weights_backward', 'cpu')
-def attention_weights_backward_cpu(
-    grad: Tensor, weight: Tensor, max_inv_sum: Tensor,
-    query: Tensor, key: Tensor, bias: Tensor | None, gate: Tensor | None, sink: Tensor | None,
-    indptr: Tensor, edge_key: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-    scale: float, softcap: float, needs_bias: bool, needs_gate: bool, needs_sink: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    orders = Orders.of(indptr, edge_key, key_indptr, edge_query, perm)
-    csc_gate = orders.values_by_key(gate)
-    grads = LogitGrads.of(query, key, empty_unless(needs_bias, bias, query),
-                          empty_unless(needs_gate, gate, query))
+@implement('attention_weights_backward', 'cpu')
+def attention_weights_backward_cpu(given) -> tuple[Tensor | None, ...]:
+    query, key, weight, grad = given.query, given.key, given.weight, given.grad_weight
+    orders = Orders.of(given)
+    csc_gate = orders.values_by_key(given.gate)
+    grads = LogitGrads.of(given)
     deltas = weight.new_empty(weight.size(0), query.size(0))
     groups = groups_of_heads(*weight.shape)
     spaces = workspaces(groups, [query, key] * 2)
     for heads in groups:
-        terms = Terms.of(None, csc_gate, None, scale, 0., weight.dtype, heads, query.size(1),
-                         softcap)
+        terms = Terms.of(None, csc_gate, None, given.scale, 0., weight.dtype, heads,
+                         query.size(1), given.softcap)
         logits = Logits.of(query, key, terms, heads, spaces[:2])
         # torch 2.13 reads out of bounds if a single edge has the strides of a transposed tensor.
         change = torch.mul(weight[heads], grad[heads],
                            out=weight.new_empty(weight[heads].shape))
-        delta = torch.segment_reduce(change, 'sum', offsets=indptr.expand(len(change), -1), axis=1)
+        delta = torch.segment_reduce(change, 'sum', offsets=given.indptr.expand(len(change), -1),
+                                     axis=1)
         grads.put(heads, orders, logits, spaces[2:],
-                  EdgeGrads(orders.to_key_order(weight[heads]), max_inv_sum[heads],
+                  EdgeGrads(orders.to_key_order(weight[heads]), given.max_inv_sum[heads],
                             orders.to_key_order(grad[heads]), delta, change))
         deltas[heads] = delta
-    return *grads, grad_of_sink(needs_sink, sink, max_inv_sum, deltas.t())
+    return *grads, grad_of_sink(given, deltas.t())
 
 
-@torch.library.register_kernel('graphattn::weighted_sum', 'cpu')
-def weighted_sum_cpu(
-    weight: Tensor, value: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
-    edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
-) -> Tensor:
-    return _sum_by_weights(weight, value, Edges.of_rows(indptr, edge_key))
+@implement('weighted_sum', 'cpu')
+def weighted_sum_cpu(given) -> Tensor:
+    edges = Edges.of_rows(given.indptr, given.edge_key)
+    return _sum_by_weights(given.weight.t(), given.value, edges)
 
 
-@torch.library.register_kernel('graphattn::sum_to_keys', 'cpu')
-def sum_to_keys_cpu(
-    weight: Tensor, at_query: Tensor, key_indptr: Tensor, edge_query: Tensor, perm: Tensor,
-) -> Tensor:
-    csc = Edges.of_rows(key_indptr, edge_query, perm)
-    return _sum_by_weights(weight[:, perm], at_query, csc)
+@implement('weighted_sum_backward', 'cpu')
+def weighted_sum_backward_cpu(given) -> tuple[Tensor | None, Tensor | None]:
+    grad_weight = grad_value = None
+    if given.needs_weight:
+        grad_weight = dots_on_edges(given.grad_out, given.value, given)
+    if given.needs_value:
+        csc = Edges.of_rows(given.key_indptr, given.edge_query, given.perm)
+        grad_value = _sum_by_weights(given.weight[given.perm].t(), given.grad_out, csc)
+    return grad_weight, grad_value
 
 
 def _sum_by_weights(weight: Tensor, x: Tensor, edges: Edges) -> Tensor:
@@ -161,10 +157,14 @@ class LogitGrads(NamedTuple):
     gate: Tensor
 
     @classmethod
-    def of(cls, query: Tensor, key: Tensor, bias: Tensor, gate: Tensor) -> LogitGrads:
-        # bias and gate, empty if not needed, are filled with zeros
-        return cls(torch.empty_like(query), torch.empty_like(key), torch.zeros_like(bias),
-                   torch.zeros_like(gate))
+    def of(cls, given) -> LogitGrads:
+        # given: arguments of an operator for gradients; those of bias and gate are zeros, or empty
+        # if not needed
+        query, key = given.query, given.key
+        bias, gate = (torch.zeros_like(values) if needed else query.new_empty(0)
+                      for values, needed in ((given.bias, given.needs_bias),
+                                             (given.gate, given.needs_gate)))
+        return cls(query.new_empty(query.shape), key.new_empty(key.shape), bias, gate)
 
     def put(self, heads: slice, orders: Orders, logits: Logits, spaces: list[Tensor],
             edges: EdgeGrads) -> None:

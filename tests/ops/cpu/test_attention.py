@@ -18,7 +18,7 @@ from graphattn.ops.attention import schema as operators
 from graphattn.ops.cpu import schedule
 from graphattn.ops.cpu.chunks import KeyGrads
 from graphattn.ops.cpu.schedule import Edges
-from graphattn.ops.edge_dot import schema as dot_operators
+from graphattn.ops.weights import schema as dot_operators
 from graphattn.patterns import RandomKeys
 from tests.forked import peak_bytes
 from tests.graphs import GRAPHS, random_graph

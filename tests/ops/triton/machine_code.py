@@ -114,22 +114,22 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
                 dropout_p)
     diffused = (*(query,) * 3, bias, gate, None, teleport, *edges, seed, 0.1, softcap, dropout_p)
     out, statistics = query.to(weight.dtype), weight.new_empty(len(query), heads, 2)
-    messages, needs = weight.new_empty(2, heads, len(query), channels), (bias is not None,
-                                                                         gate is not None)
+    messages = weight.new_empty(2, heads, len(query), channels)
+    needs_logits = bias is not None, gate is not None, False  # and no sink
     own = torch.ops.graphattn
     return {getattr(own, name).default: arguments for name, arguments in {
         'edge_attention': attended,
-        'edge_attention_backward': (out, features if has_features else None, out, features,
-                                    statistics, *attended, has_features, *needs),
+        'edge_attention_backward': (out, features, out, features, statistics, *attended,
+                                    True, True, True, has_features, has_features, *needs_logits),
         'edge_dot': (query, query, *edges, *ptrs),
-        'edge_dot_backward': (weight.t().to(dtype), query, query, *edges, *ptrs),
+        'edge_dot_backward': (weight.t().to(dtype), query, query, *edges, *ptrs, True, True),
         'attention_weights': (*logits, *edges, 0.1, softcap),
         'attention_weights_backward': (weight, weight, statistics.transpose(0, 1), *logits,
-                                       *edges, 0.1, softcap, *needs, False),
-        'weighted_sum': (weight, query, *edges, *ptrs),
+                                       *edges, 0.1, softcap, True, True, *needs_logits),
+        'weighted_sum': (weight.t(), query, *edges, *ptrs),
         'diffused_attention': (*diffused, True),
         'diffused_attention_backward': (query, statistics.transpose(0, 1), messages, *diffused,
-                                        True, *needs, False, True)}.items()}
+                                        True, True, True, *needs_logits, True, True)}.items()}
 
 
 def launches(operator: OpOverload, arguments: tuple) -> list[Launch]:

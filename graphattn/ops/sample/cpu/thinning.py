@@ -13,7 +13,7 @@ from graphattn._jit import jit
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.cpu.drawing import draw_seed, random_bits, stream_of, uniform
 from graphattn.ops.sample.cpu.rates import Rates, pair_arrays, product_of_rows, sum_of_products
-from graphattn.ops.sample.cpu.rows import TABLE_ENTRY, Rows, from_zero, in_threads
+from graphattn.ops.sample.cpu.rows import TABLE_ENTRY, from_zero, in_threads
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import bound_is_too_high
 
@@ -57,15 +57,11 @@ class Thinning:
                 coin_seed: np.uint64) -> BipartiteGraph:
         """Return a graph from ``num_draws[i]`` random keys of each query i, of which coins drop
         some."""
-        rows = self.rates.draw(num_draws, seed)
-        self._thin(rows, coin_seed)
-        return rows.to_graph(self.model)
-
-    def _thin(self, rows: Rows, seed: np.uint64) -> None:
-        rates = self.rates
+        rates, rows = self.rates, self.rates.draw(num_draws, seed)
         first_key = rates.key_ptr[rates.query_segment]
-        in_threads(_thin_rows, from_zero(rows.size), seed, *rows, first_key, self.rate_multiplier,
-                   rates.query, rates.key_factor)
+        in_threads(_thin_rows, from_zero(rows.size), coin_seed, *rows, first_key,
+                   self.rate_multiplier, rates.query, rates.key_factor)
+        return rows.to_graph(self.model)
 
 
 def faster_thinning(model: FactorModel) -> Thinning | None:

@@ -19,6 +19,7 @@ from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import MAX_DRAWS, bound_is_too_high, check_rate
 from graphattn.ops.sample.trials import share_bits
+from graphattn.ops.triton.launch import TYPES, fp64, launch
 
 __all__ = ['MAX_EXPECTED', 'Draws', 'draw', 'thin']
 
@@ -31,9 +32,6 @@ _DRAWS_OF_A_PROGRAM, _ROWS, _CLUSTERS, _KEYS, _KEYS_OF_A_SUM = 128, 4, 8, 16, 64
 # an entry of cumulative shares, in draws. The first two are measured on an H100 with 128 clusters.
 _FASTER_BELOW, _CALL, _TABLE_ENTRY = 0.07, 6e6, 1 / 8
 _HIGHEST_BOUND = 0.9  # has a rate multiplier of 2.6; a bound of 1 would have infinity
-_TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
-# An annotation of scalars, which Triton reads by name. Without it, Triton would pass 32 bits.
-fp64 = tl.float64
 
 
 def draw(model: FactorModel, generator: torch.Generator | None, *,
@@ -51,9 +49,11 @@ def thin(model: FactorModel, generator: torch.Generator | None, *,
     if not by_name and not _is_faster(0, model.key_factor.numel(), max_pairs):
         return None  # without synchronising the GPU
     draws = Draws(model, generator, thins=True)
-    if by_name:
-        draws.check_bound()
-    elif not draws.are_fewer():
+    bound = draws.highest_bound
+    if by_name and not bound < 1:
+        raise bound_is_too_high(bound, int(draws.bound.argmax()))
+    if not by_name and not (bound <= _HIGHEST_BOUND and _is_faster(
+            draws.expected, draws.key_factor.numel(), draws.num_pairs)):
         return None
     return draws.to_graph(by_name)
 
@@ -77,13 +77,13 @@ class Draws:
         self.mass = self.query.new_empty(num_pieces, clusters, dtype=torch.double)
         is_bounded = pieces > 1 or self.bound is None  # already, or not at all
         peak = None if is_bounded else torch.empty_like(self.mass)
-        _launch(sum_keys, (num_pieces, triton.cdiv(clusters, _KEYS)), self.key_factor,
+        launch(sum_keys, (num_pieces, triton.cdiv(clusters, _KEYS)), self.key_factor,
                 model.key_ptr, self.mass, peak, pieces, CLUSTERS=clusters, KEYS=_KEYS_OF_A_SUM,
                 WIDTH=_KEYS)
         programs = triton.cdiv(num_queries, _ROWS) * pieces
         rate = self.mass.new_zeros(num_queries * pieces + 1)
         sums, peaks = partial = self.mass.new_zeros(2, 2, programs + 1)
-        _launch(rate_rows, (programs,), self.query, *model.segments.ptrs, self.mass, peak,
+        launch(rate_rows, (programs,), self.query, *model.segments.ptrs, self.mass, peak,
                 self.bound, model.exploration, rate, partial, num_queries, pieces,
                 model.num_segments, programs, MOST=MAX_DRAWS, CLUSTERS=clusters,
                 WIDTH=triton.next_power_of_2(clusters), ROWS=_ROWS, SEGMENTS=self._segments)
@@ -97,15 +97,6 @@ class Draws:
     @property
     def _segments(self) -> int:
         return triton.next_power_of_2(self.model.num_segments)
-
-    def check_bound(self) -> None:
-        if not self.highest_bound < 1:
-            raise bound_is_too_high(self.highest_bound, int(self.bound.argmax()))
-
-    def are_fewer(self) -> bool:
-        """Return whether drawing keys takes less time than a trial for each pair."""
-        return self.highest_bound <= _HIGHEST_BOUND and _is_faster(
-            self.expected, self.key_factor.numel(), self.num_pairs)
 
     def to_graph(self, by_name: bool) -> BipartiteGraph | None:
         if self._fit():
@@ -134,14 +125,14 @@ class Draws:
         most = max(triton.next_power_of_2(int(self.most)), 32)
         tasks = max(_DRAWS_OF_A_PROGRAM // most, 1)
         grid = triton.cdiv(num_tasks, tasks),
-        _launch(draw_keys, grid, self.query, self.key_factor, *model.segments.ptrs, self.mass,
+        launch(draw_keys, grid, self.query, self.key_factor, *model.segments.ptrs, self.mass,
                 self._cdf(), self.begin, seed, self.bound, model.exploration, drawn, size,
                 num_tasks, self.pieces, model.num_segments, model.num_keys, CLUSTERS=clusters,
-                WIDTH=triton.next_power_of_2(clusters), DTYPE=_TYPES[self.query.dtype],
+                WIDTH=triton.next_power_of_2(clusters), DTYPE=TYPES[self.query.dtype],
                 TASKS=tasks, DRAWS=most, DEPTH=_CLUSTERS, SEGMENTS=self._segments)
         end = size.cumsum(0) - size
         key = torch.empty(int(end[-1]), dtype=drawn.dtype, device=model.device)
-        _launch(close_gaps, grid, drawn, self.begin, end, key, num_tasks, TASKS=tasks, DRAWS=most)
+        launch(close_gaps, grid, drawn, self.begin, end, key, num_tasks, TASKS=tasks, DRAWS=most)
         return BipartiteGraph.from_csr(end[::self.pieces].contiguous(), key, model.num_keys,
                                        query_ptr=model.query_ptr, key_ptr=model.key_ptr,
                                        validate=False)
@@ -151,7 +142,7 @@ class Draws:
         num_keys, clusters = self.key_factor.shape
         cdf = self.begin.new_empty(clusters * num_keys + 1)
         grid = triton.cdiv(num_keys, _KEYS), triton.cdiv(clusters, _KEYS)
-        _launch(measure_keys, grid, self.key_factor, self.model.key_ptr, self.mass, cdf,
+        launch(measure_keys, grid, self.key_factor, self.model.key_ptr, self.mass, cdf,
                 2.**share_bits(self.mass.numel()), num_keys, self.pieces, self.model.num_segments,
                 CLUSTERS=clusters, KEYS=_KEYS, SEGMENTS=self._segments)
         return cdf.cumsum_(0)
@@ -165,14 +156,6 @@ def _with_aligned_rows(factor: Tensor) -> Tensor:
     # Rows are multiples of 16 bytes, which a thread loads at once.
     missing = -factor.size(1) % 4
     return (F.pad(factor, (0, missing)) if missing else factor).contiguous()
-
-
-def _launch(function: triton.runtime.KernelInterface, grid: tuple[int, ...], *arguments,
-            **constants) -> None:
-    if 0 not in grid:
-        with torch.cuda.device_of(arguments[0]):
-            # one warp per program, so that sorting and lookups need no barriers
-            function[grid](*arguments, **constants, num_warps=1)
 
 
 # Kernels #############################################################################

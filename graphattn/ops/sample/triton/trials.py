@@ -14,13 +14,11 @@ from torch import Tensor
 from graphattn._tensors import index_dtype
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
+from graphattn.ops.triton.launch import TYPES, fp64, launch
 
 _ROWS, _KEYS, _CLUSTERS = 64, 32, 32  # of a tile, and clusters that are multiplied at a time
 _WARPS = {torch.float32: 4, torch.float64: 8}
 _PROGRAMS = 2**10  # that keep a GPU busy; if there are fewer, the keys of rows are cut into pieces
-_TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
-# An annotation of scalars, which Triton reads by name. Without it, Triton would pass 32 bits.
-fp64 = tl.float64
 
 
 def compare(model: FactorModel, generator: torch.Generator | None) -> BipartiteGraph:
@@ -57,12 +55,9 @@ def _segments_of_tiles(model: FactorModel) -> Tensor:
 def _launch(shared: tuple, pieces: int, size: Tensor | None, largest: Tensor | None,
             end: Tensor | None, edge_key: Tensor | None) -> None:
     query, segment = shared[0], shared[4]
-    if segment.numel():
-        with torch.cuda.device_of(query):
-            try_tiles[segment.numel(), pieces](
-                *shared, size, largest, end, edge_key, CLUSTERS=query.size(1),
-                DTYPE=_TYPES[query.dtype], ROWS=_ROWS, KEYS=_KEYS, DEPTH=_CLUSTERS,
-                num_warps=_WARPS[query.dtype])
+    launch(try_tiles, (segment.numel(), pieces), *shared, size, largest, end, edge_key,
+           CLUSTERS=query.size(1), DTYPE=TYPES[query.dtype], ROWS=_ROWS, KEYS=_KEYS,
+           DEPTH=_CLUSTERS, num_warps=_WARPS[query.dtype])
 
 
 # Kernels #############################################################################

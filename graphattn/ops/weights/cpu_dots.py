@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch import Tensor
 
+import graphattn.ops.weights.schema  # noqa: F401 (defines)
 from graphattn.ops.cpu.chunks import (
     AHEAD,
     KeyGrads,
@@ -22,40 +22,41 @@ from graphattn.ops.cpu.gathered import add_products, dots
 from graphattn.ops.cpu.launch import in_threads
 from graphattn.ops.cpu.rows import clear_row, new_rows, node_rows, prefetch_row
 from graphattn.ops.cpu.schedule import (
+    ITEMS_WITH_CHUNKS,
     Edges,
-    cut_for_chunks,
+    cut,
     max_row_length,
     max_rows,
     next_item,
     run,
 )
-from graphattn.ops.registration import accumulation_dtype
+from graphattn.ops.registration import accumulation_dtype, implement
 
 
-@torch.library.register_kernel('graphattn::edge_dot', 'cpu')
-def edge_dot_cpu(
-    query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor, key_indptr: Tensor,
-    edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
-) -> Tensor:
+@implement('edge_dot', 'cpu')
+def edge_dot_cpu(given) -> Tensor:
+    return dots_on_edges(given.query, given.key, given)
+
+
+def dots_on_edges(query: Tensor, key: Tensor, given) -> Tensor:
+    # given: arguments of an operator, among them registration.GRAPH
     dtype, heads = accumulation_dtype(query), query.size(1)
-    dot = new_rows(edge_key.numel(), heads, dtype=dtype)
-    edges, shape = Edges.by_query(indptr, edge_key, query_ptr, key_ptr), (heads, query.size(2))
+    edges, shape = Edges.by_query(given), (heads, query.size(2))
+    dot = new_rows(len(edges.column), heads, dtype=dtype)
     run(_dot, edges, shape, *node_rows(dtype, query, key), heads, dot,
-        items=cut_for_chunks(edges, shape))
+        items=cut(edges, shape, ITEMS_WITH_CHUNKS))
     return dot.to(query.dtype)
 
 
-@torch.library.register_kernel('graphattn::edge_dot_backward', 'cpu')
-def edge_dot_backward_cpu(
-    grad_dot: Tensor, query: Tensor, key: Tensor, indptr: Tensor, edge_key: Tensor,
-    key_indptr: Tensor, edge_query: Tensor, perm: Tensor, query_ptr: Tensor, key_ptr: Tensor,
-) -> tuple[Tensor, Tensor]:
+@implement('edge_dot_backward', 'cpu')
+def edge_dot_backward_cpu(given) -> tuple[Tensor, Tensor]:
+    query, key = given.query, given.key
     dtype, heads = accumulation_dtype(query), query.size(1)
     grad_query = new_rows(*query.shape, dtype=dtype)
-    edges, shape = Edges.by_query(indptr, edge_key, query_ptr, key_ptr), (heads, query.size(2))
+    edges, shape = Edges.by_query(given), (heads, query.size(2))
     key_grads = KeyGrads.of(edges, shape, [key], dtype)
     run(_dot_backward, edges, shape, *node_rows(dtype, query, key),
-        grad_dot.to(dtype).contiguous(), heads, *node_rows(dtype, grad_query),
+        given.grad_dot.to(dtype).contiguous(), heads, *node_rows(dtype, grad_query),
         *key_grads.targets(), items=key_grads.items)
     return tuple(grad.to(query.dtype) for grad in (grad_query, *key_grads.sums()))
 

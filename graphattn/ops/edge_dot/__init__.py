@@ -1,3 +1,0 @@
-"""Dot products of queries and keys on edges."""
-
-__all__ = []
