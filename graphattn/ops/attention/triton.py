@@ -23,7 +23,7 @@ from graphattn.ops.attention.triton_short_rows import (
 )
 from graphattn.ops.edge_math import take_sink
 from graphattn.ops.registration import accumulation_dtype, implement, sum_to
-from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
+from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64, width_of
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
 from graphattn.ops.triton.softmax import (
     Terms,
@@ -85,15 +85,18 @@ def _launch_over_queries(kernels: tuple[KernelInterface, KernelInterface], rows:
     query, key, value, *_ = nodes
     of_one_head, of_heads = kernels
     (_, heads, channels), value_channels = query.shape, value.size(2)
+    num_features = 0 if attr is None else attr.size(1)
     sizes = dict(HEADS=heads, SHARING=heads // key.size(1), CHANNELS=channels,
-                 VALUE_CHANNELS=value_channels, DTYPE=TYPES[accumulation_dtype(query)])
+                 VALUE_CHANNELS=value_channels, DTYPE=TYPES[accumulation_dtype(query)],
+                 FEATURES=num_features,
+                 FEATURE_WIDTH=0 if attr is None else width_of(num_features))
     if short_rows.are_faster(rows, key, value):
-        short_rows.launch_kernel(of_heads, rows, nodes, *arguments, **sizes,
-                                 **short_rows.sizes_of_features(attr))
+        short_rows.launch_kernel(of_heads, rows, nodes, *arguments, **sizes)
     else:
-        tile = with_features.sizes(query.dtype, rows, channels, value_channels, attr)
-        launch(of_one_head, rows.grid(heads, tile['ROWS']), *rows.pointers(), *arguments, **sizes,
-               **tile)
+        tile = Tile.of(query.dtype, rows.num_rows, rows.num_edges, max(channels, num_features),
+                       value_channels)._replace(WIDTH=width_of(channels))
+        launch(of_one_head, rows.grid(heads, tile.ROWS), *rows.pointers(), *arguments, **sizes,
+               **tile._asdict())
 
 
 @implement('edge_attention_backward', 'cuda')

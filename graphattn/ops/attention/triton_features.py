@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn.ops.registration import accumulation_dtype
-from graphattn.ops.triton.launch import TYPES, Tile, kernel, launch, width_of
+from graphattn.ops.triton.launch import TYPES, Tile, kernel, launch
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather
 from graphattn.ops.triton.softmax import place
 from graphattn.ops.weights.triton_rows import sum_rows
@@ -63,16 +63,6 @@ class FeatureGrads(NamedTuple):
                    given.grad_features.to(query.dtype).contiguous(),
                    torch.empty_like(query, memory_format=torch.contiguous_format),
                    rows.tasks.parts(heads, size, sums.dtype), *on_edges)
-
-
-def sizes(dtype: torch.dtype, rows: Rows, channels: int, value_channels: int,
-          attr: Tensor | None) -> dict[str, int]:
-    """Return the constants of kernels over queries by name."""
-    num_features = 0 if attr is None else attr.size(1)
-    tile = Tile.of(dtype, rows.num_rows, rows.num_edges, max(channels, num_features),
-                   value_channels)
-    return dict(tile._asdict(), WIDTH=width_of(channels), FEATURES=num_features,
-                FEATURE_WIDTH=width_of(num_features))
 
 
 def grads_of_keys(features: FeatureGrads, query: Tensor, grad_out: Tensor, rows: Rows,

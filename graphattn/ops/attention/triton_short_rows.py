@@ -50,11 +50,6 @@ def launch_kernel(function: triton.runtime.KernelInterface, rows: Rows, nodes: l
            num_warps=min(num_warps, 4))
 
 
-def sizes_of_features(attr: Tensor | None) -> dict[str, int]:
-    num_features = 0 if attr is None else attr.size(1)
-    return dict(FEATURES=num_features, FEATURE_WIDTH=0 if attr is None else width_of(num_features))
-
-
 # Kernels #############################################################################
 
 
