@@ -13,9 +13,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_integers, check_ptr, check_sides
 from graphattn._tensors import host_copy
-from graphattn.functional.drive import Placement, Teleport
+from graphattn.functional.drive import Placement, Shard, Teleport, check_edges
 from graphattn.functional.recursion import is_one_hop
-from graphattn.functional.shard import Shard, check_edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import segment_of
 from graphattn.placement.cache import Cache, DividedCache, Kept, NewRows, Part

@@ -19,10 +19,12 @@ from graphattn.hugging_face.lazy_mask import lazy_mask, lazy_mask_of_logits
 from graphattn.hugging_face.modules import (
     NAME,
     NAME_FOR_EAGER,
+    Attachment,
     along_graphs,
     attention_modules,
     check_head_numbers,
     check_heads,
+    check_unchanged,
     choose,
     configured,
     heads_of,
@@ -32,7 +34,6 @@ from graphattn.hugging_face.modules import (
     warn_of_rest,
     without_heads,
 )
-from graphattn.hugging_face.state import Attachment, check_unchanged
 from graphattn.layers.graph_attention import check_diffusion, teleport_parameter
 from graphattn.ops import check_backend
 from graphattn.patterns import Pattern

@@ -15,8 +15,7 @@ from graphattn.functional.drive import Placement, drive
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.hugging_face.calls import POINTERS, Packing, present_call
 from graphattn.hugging_face.lazy_mask import LazyMask
-from graphattn.hugging_face.modules import NAME
-from graphattn.hugging_face.state import Attachment, diffusion_of
+from graphattn.hugging_face.modules import NAME, Attachment, diffusion_of
 from graphattn.layers.padded import (
     PairRules,
     attend_padded,

@@ -28,7 +28,7 @@ from graphattn.hugging_face.clusters import (
 from graphattn.hugging_face.modules import attention_modules, choose, heads_of
 from graphattn.patterns import Pattern, parse
 from graphattn.sources import ClusterKeys, HeadClusters
-from graphattn.sources.head_clusters import read_clusters
+from graphattn.sources.content_clusters import read_clusters
 from graphattn.utils.building import check_finite
 from graphattn.utils.files import as_path, write_whole
 from graphattn.utils.reading import check_arrays, json_value

@@ -28,10 +28,10 @@ from graphattn.hugging_face.attaching import attach, attends, forget, kept
 from graphattn.hugging_face.modules import (
     attention_modules,
     check_head_numbers,
+    check_unchanged,
     heads_of,
     implementations,
 )
-from graphattn.hugging_face.state import check_unchanged
 from graphattn.sources import GraphSource
 from graphattn.utils.building import BoundedBuilding
 from graphattn.utils.files import as_path, check_folder

@@ -68,7 +68,7 @@ class GraphSource(nn.Module, Explained, ABC):
             key_ptr (Tensor, optional): Where the keys of each sequence begin, int64
                 ``[num_sequences + 1]``. Layers pass ``key_ptr`` only if keys are other tokens than
                 queries, so a source for self-attention may leave it out of its ``forward``.
-            placement (Placement, optional): The :class:`~graphattn.functional.shard.Shard` of which
+            placement (Placement, optional): The :class:`~graphattn.functional.drive.Shard` of which
                 ``query`` and ``key`` are the tokens: the source then returns the rows of these
                 queries, with the keys of all tokens. Layers pass it only to processes that share a
                 sequence and to decoders, so another source may leave it out.
