@@ -6,7 +6,6 @@ All callers, such as layers and decoders, differ in the placement that they pass
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from itertools import count
 
@@ -114,9 +113,9 @@ class Placement:
 LOCAL = Placement()
 
 
-class Shard(Placement, ABC):
-    """A range of the tokens of a batch, and communication with the processes of the other
-    tokens."""
+class Shard(Placement):
+    """A range of the tokens of a batch, and communication with the processes of the other tokens.
+    Without such processes, the range is the whole batch."""
 
     # As placement of layers, models and sources: their ptr then marks the sequences of own tokens
     # (own_ptr). The graph has the queries of this process and all keys of the batch.
@@ -142,30 +141,28 @@ class Shard(Placement, ABC):
         token = torch.arange(self.start, self.stop, device=self.ptr.device)
         return token - self.ptr[:-1][segment_of(self.own_ptr)]
 
-    @abstractmethod
     def gather(self, x: Tensor) -> Tensor:
         """Return ``x`` of all processes, ``[num_tokens, ...]``; the backward pass sums all
         gradients."""
+        return x
 
     def attended(self, layer: nn.Module) -> None:
         """Record that ``layer`` has computed attention, and that its hooks have run."""
-        return
 
     def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
         """Record that every process builds its rows of ``graph`` from the same ``cause``."""
         # A plan to exchange keys and values serves any graph of an equal cause again.
-        return
 
-    @abstractmethod
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
         """Raise in every process unless each graph has its own queries and all keys, or once per
         head."""
+        raise NotImplementedError
 
-    @abstractmethod
     def place(self, layer: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None, *,
               hops: int | float, teleport: Teleport, dropout_p: float) -> Placement:
         """Return the placement of the keys of all processes for ``layer``, given the keys of own
         tokens."""
+        return Placement(heads)
 
 
 def check_shard(placement: Placement) -> Shard:
@@ -218,7 +215,10 @@ def drive(
     scale = scale_of(query) if scale is None else scale
     terms = LogitTerms(bias, gate, scale, dropout_p, softcap, sink, features)
     if features is not None:
-        _check_one_hop(is_plain, hops)
+        if not is_plain:
+            raise ValueError(f"'hops' must be 1, without a teleport, if edges have features, "
+                             f"because features are added to the values of one hop only (got "
+                             f"{hops}); use 'edge_bias' and 'edge_gate' for several hops")
         check_features(tokens, value, graph, features)
         features = _pad_features(features)
         at_query = _project(tokens, features.projection)
@@ -242,13 +242,6 @@ def _check_no_edges(terms: LogitTerms, needs_weights: bool) -> None:
         raise ValueError("'graph' must be a BipartiteGraph if edges have a bias, a gate or "
                          "features, or weights are requested (got a soft mask, which has no "
                          "edges); freeze() turns a learned mask into a graph")
-
-
-def _check_one_hop(is_plain: bool, hops: int | float) -> None:
-    if not is_plain:
-        raise ValueError(f"'hops' must be 1, without a teleport, if edges have features, because "
-                         f"features are added to the values of one hop only (got {hops}); use "
-                         f"'edge_bias' and 'edge_gate' for several hops")
 
 
 def _pad_features(features: ProjectedFeatures) -> ProjectedFeatures:

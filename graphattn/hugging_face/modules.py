@@ -105,18 +105,13 @@ def warn_of_rest(model: PreTrainedModel, modules: dict[str, nn.Module], num_cros
         warnings.warn(f"{num_cross} modules of cross-attention are not replaced, because positions "
                       f"in two sequences do not correspond; name them in 'layers' to attach them",
                       stacklevel=3)
-    kinds = _with_own_attention(model, modules)
-    if kinds:
-        warnings.warn(f"{', '.join(kinds)} are not replaced, because their attention does not go "
-                      f"through transformers' AttentionInterface", stacklevel=3)
-
-
-def _with_own_attention(model: PreTrainedModel, modules: dict[str, nn.Module]) -> list[str]:
     around = {part for name in modules for part in accumulate(name.split('.'), '{}.{}'.format)}
     kinds = {type(module).__name__ for name, module in model.named_modules()
              if name not in around and modules.keys().isdisjoint(
                  accumulate(name.split('.'), '{}.{}'.format))}
-    return sorted(kind for kind in kinds if 'Attention' in kind)
+    if kinds := sorted(kind for kind in kinds if 'Attention' in kind):
+        warnings.warn(f"{', '.join(kinds)} are not replaced, because their attention does not go "
+                      f"through transformers' AttentionInterface", stacklevel=3)
 
 
 def choose(modules: dict[str, nn.Module], layers: Sequence[int | str] | None) -> list[str]:

@@ -122,10 +122,7 @@ class GraphGPSConv(GPSConv, Explained):
 
     def reset_parameters(self) -> None:
         """Reinitialise all parameters."""
-        for part in (self.conv, self.attn, self.norm1, self.norm2, self.norm3):
-            if part is not None:
-                part.reset_parameters()
-        for part in self.mlp:
+        for part in (self.conv, self.attn, self.norm1, self.norm2, self.norm3, *self.mlp):
             if hasattr(part, 'reset_parameters'):
                 part.reset_parameters()
 

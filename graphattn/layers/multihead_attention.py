@@ -289,10 +289,7 @@ def from_torch(
         module (nn.Module): ``torch.nn.MultiheadAttention``, ``TransformerEncoderLayer`` or
             ``TransformerEncoder``.
         source (GraphSource, Pattern or str): Source of the edges.
-        backend (str): As in :class:`MultiheadAttention`.
-        hops (int or float): As in :class:`MultiheadAttention`.
-        teleport (float or sequence of float): As in :class:`MultiheadAttention`.
-        learn_teleport (bool): As in :class:`MultiheadAttention`.
+        backend, hops, teleport, learn_teleport: As in :class:`MultiheadAttention`.
 
     Returns:
         :class:`MultiheadAttention`, or the torch module that contains it.

@@ -24,8 +24,7 @@ class Exchange(Placement):
     each process receives the keys and values that its edges need.
 
     Args:
-        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
-            share the graph.
+        heads (int, optional): As in :class:`Placement`.
         halo (Halo): Plan of the exchange.
         group (ProcessGroup): The processes.
     """
