@@ -40,9 +40,7 @@ class EncoderLayer(nn.Module, Explained):
     Args:
         channels (int): Size of each token.
         heads (int): Number of attention heads.
-        source (GraphSource, Pattern or str, optional): Source of the edges: a graph source, a
-            pattern, or the expression of a pattern. If omitted, every call needs a source or a
-            graph.
+        source (GraphSource, Pattern or str, optional): As in :class:`GraphAttention`.
         attention (nn.Module, optional): Module to use instead of :class:`GraphAttention`. The
             module must have ``channels``, ``heads`` and ``reset_parameters()``, and must be called
             like :class:`GraphAttention`; it may return ``None`` instead of a graph. With

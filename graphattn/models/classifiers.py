@@ -147,9 +147,7 @@ class TokenClassifier(nn.Module, Explained):
 
     Args:
         encoder (Encoder): Encodes the tokens.
-        num_classes (int): Number of classes.
-        hidden_channels (int or list of int, optional): Sizes of hidden ReLU layers before the
-            logits.
+        num_classes, hidden_channels: As in :class:`SequenceClassifier`.
         dropout (float): Dropout on the encoded tokens.
     """
 
