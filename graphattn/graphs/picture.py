@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_edge_index, check_range, check_strided
-from graphattn.graphs.merging import plain
+from graphattn.graphs.pairs import plain
 from graphattn.style import SHADES, in_style
 
 if TYPE_CHECKING:

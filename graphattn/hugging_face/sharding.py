@@ -14,7 +14,7 @@ from graphattn.functional.folding import repeat_heads
 from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.hugging_face.modules import attention_modules, diffusion_of
 from graphattn.ops import LogitTerms
-from graphattn.sources.base import terms_on
+from graphattn.sources.base import add_terms
 
 __all__ = ['TokenModel']
 
@@ -109,11 +109,10 @@ class PartOfBatch:
         graph = source(query, keys, self.shard.own_ptr, placement=self.shard,
                        generator=self.generator)
         owners = query.size(1) if graph.num_queries != query.size(0) else None
-        bias = terms_on(graph, source)
         placement = self.shard.place(module, key, graph, owners, hops=hops, teleport=teleport,
                                      dropout_p=terms.dropout_p)
-        out, _ = drive(query, key, value, graph, terms._replace(bias=bias.bias, gate=bias.gate),
-                       hops, teleport, placement, backend=attachment.backend)
+        out, _ = drive(query, key, value, graph, add_terms(source, graph, terms), hops, teleport,
+                       placement, backend=attachment.backend)
         self.shard.attended(module)
         return out.unsqueeze(0)
 

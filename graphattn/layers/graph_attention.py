@@ -32,7 +32,7 @@ from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource, as_source
-from graphattn.sources.base import check_same_sequences, fold_ptr
+from graphattn.sources.base import add_terms, check_same_sequences, fold_ptr
 
 
 class GraphAttention(nn.Module, Explained):
@@ -225,7 +225,9 @@ class GraphAttention(nn.Module, Explained):
             self._check_graph(graph, placement, (x, attended), (ptr, memory_ptr))
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
-        terms = _terms(graph, source, edge_bias)
+        terms = LogitTerms(edge_bias)
+        if source is not None and isinstance(graph, BipartiteGraph):
+            terms = add_terms(source, graph, terms)
         out, weights = self._attend(query, key, value, graph, terms, ptr, placement,
                                     needs_weights)
         out = self.lin_out(out.flatten(1))
@@ -350,17 +352,6 @@ def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
     if bias.dim() not in (1, 2) or bias.size(0) != graph.num_edges:
         raise ValueError(f"'edge_bias' must have shape [num_edges] or [num_edges, heads] with "
                          f"{graph.num_edges} edges (got shape {tuple(bias.shape)})")
-
-
-def _terms(graph: BipartiteGraph | PairMask, source: GraphSource | None,
-           edge_bias: Tensor | None) -> LogitTerms:
-    if isinstance(graph, PairMask) or source is None:
-        return LogitTerms(edge_bias)
-    terms = source.logit_terms(graph)
-    bias = terms.get('edge_bias', edge_bias)
-    if bias is not edge_bias and edge_bias is not None:
-        bias = (edge_bias.unsqueeze(-1).flatten(1) + bias.unsqueeze(-1).flatten(1)).squeeze(1)
-    return LogitTerms(bias, terms.get('edge_gate'))
 
 
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:

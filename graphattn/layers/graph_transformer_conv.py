@@ -25,7 +25,7 @@ from graphattn._explained import Explained
 from graphattn.functional.drive import drive
 from graphattn.graphs.from_pyg import Edges, SortedEdges, edge_index_of, edge_values_of, sort_edges
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.graphs.merging import RepeatedEdges
+from graphattn.graphs.pairs import RepeatedEdges
 from graphattn.layers.edge_attention import has_hooks, hooks_on, overrides
 from graphattn.ops import LogitTerms
 

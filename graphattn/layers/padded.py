@@ -22,7 +22,7 @@ from graphattn.ops import LogitTerms
 from graphattn.patterns import Causal
 from graphattn.placement.padded import EdgePlaces, Padded, PaddedTokens
 from graphattn.sources import ContentClusterSource, GraphSource, PatternSource
-from graphattn.sources.base import terms_on
+from graphattn.sources.base import add_terms
 
 
 class PairRules(NamedTuple):
@@ -83,8 +83,7 @@ def attend_padded(
             _check_alone(rules, needs_weights)
             graph = MaskedPairs(graph, tokens.ptr)
         else:
-            added = terms_on(graph, along)
-            terms = terms._replace(bias=added.bias, gate=added.gate)
+            terms = add_terms(along, graph, terms)
     if not rules.are_none:
         graph, terms = _obey(rules, graph, terms, tokens, query.dtype)
     owners = heads if graph.num_queries != query.size(0) else None

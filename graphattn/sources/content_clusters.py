@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from graphattn._checks import (
     check_bool,
     check_floating,
-    check_generator,
     check_integers,
     check_kind,
     check_on,
@@ -247,9 +246,8 @@ class ContentClusterSource(GraphSource):
                 int64 ``[num_sequences]``, if earlier tokens are in a cache; 0 if omitted.
             causal (bool): Whether to leave out later keys, as a causal source does.
         """
-        self.check_tokens(query, key, ptr, key_ptr)
+        self.check_tokens(query, key, ptr, key_ptr, generator)
         check_bool(causal=causal)
-        check_generator(generator)
         if placement is not LOCAL:
             return self._rows(query, key, check_shard(placement), generator)
         key_ptr = ptr if key_ptr is None else key_ptr

@@ -171,8 +171,7 @@ class LearnedMaskSource(GraphSource):
                              "of a mask are the same tokens; a layer passes 'key_ptr' if it is "
                              "called with 'memory', whose tokens are the keys, so call the layer "
                              "without 'memory'")
-        self.check_tokens(query, key, ptr)
-        check_generator(generator)
+        self.check_tokens(query, key, ptr, generator=generator)
         if placement is not LOCAL:
             return self._rows(check_shard(placement))
         if self.mode == 'soft':

@@ -109,9 +109,7 @@ class PatternSource(GraphSource):
         placement: Placement = LOCAL,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        self.check_tokens(query, key, ptr, key_ptr)
-        if generator is not None:
-            check_generator(generator)
+        self.check_tokens(query, key, ptr, key_ptr, generator)
         if placement is not LOCAL:
             return self.shard_graph(check_shard(placement), generator)
         if key_ptr is not None:

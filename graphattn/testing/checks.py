@@ -407,7 +407,8 @@ def strides(on: Setting) -> Iterator[Case]:
 
 @check('repeated edges')
 def repeated(on: Setting) -> Iterator[Case]:
-    return on.draw_each(('square', 'ragged batch', 'more keys', 'rows of all lengths'), repeats=True)
+    return on.draw_each(('square', 'ragged batch', 'more keys', 'rows of all lengths'),
+                        repeats=True)
 
 
 @check('gradient of one input alone', agrees_alone, needs='gradients')
