@@ -142,8 +142,7 @@ class Shard(Placement):
         return token - self.ptr[:-1][segment_of(self.own_ptr)]
 
     def gather(self, x: Tensor) -> Tensor:
-        """Return ``x`` of all processes, ``[num_tokens, ...]``; the backward pass sums all
-        gradients."""
+        """Return ``x`` of all processes, ``[num_tokens, ...]``; gradients of all are summed."""
         return x
 
     def attended(self, layer: nn.Module) -> None:
@@ -154,14 +153,12 @@ class Shard(Placement):
         # A plan to exchange keys and values serves any graph of an equal cause again.
 
     def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
-        """Raise in every process unless each graph has its own queries and all keys, or once per
-        head."""
+        """Raise in every process unless each graph has its own queries and all keys."""
         raise NotImplementedError
 
     def place(self, layer: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None, *,
               hops: int | float, teleport: Teleport, dropout_p: float) -> Placement:
-        """Return the placement of the keys of all processes for ``layer``, given the keys of own
-        tokens."""
+        """Return the placement of the keys of all processes, given the keys of own tokens."""
         return Placement(heads)
 
 
@@ -173,8 +170,7 @@ def check_shard(placement: Placement) -> Shard:
 
 
 def check_edges(graph: BipartiteGraph) -> None:
-    """Raise unless ``graph`` is a BipartiteGraph: a soft mask has no edges to divide over
-    processes."""
+    """Raise unless ``graph`` is a BipartiteGraph, whose edges processes can share."""
     if not isinstance(graph, BipartiteGraph):
         raise TypeError(f"'graph' must be a BipartiteGraph with the queries of this process (got "
                         f"{type(graph).__name__}); call freeze() of a learned mask, so that the "
@@ -194,8 +190,7 @@ def drive(
     backend: str | Backend = 'auto',
     needs_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return attention along a graph over some hops, and the weights of one hop if they are
-    needed."""
+    """Return attention along a graph over some hops, and the weights of one hop if needed."""
     # query: [num_queries, heads, channels]; key, value: as the placement expects. Bias and gate may
     # be [num_edges], sinks are [heads], and a scale of None means 1 / sqrt(channels).
     tokens = query

@@ -96,8 +96,7 @@ def segment(self: BipartiteGraph, sequence: int, head: int = 0, *,
 
 
 def used_keys(graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
-    """Return the keys that have edges, ascending, and the graph from these keys alone, which is one
-    segment."""
+    """Return the keys that have edges, ascending, and the graph from them, of one segment."""
     used, key = graph.key.unique(return_inverse=True)
     return used, graph.from_csr(graph.csr[0], key, used.numel(), validate=False)
 

@@ -46,8 +46,7 @@ def draw_mask(graph: BipartiteGraph, axes: Axes | None, weights: Weights | None 
 
 
 def html(graph: BipartiteGraph, text: str) -> str:
-    """Return HTML with a small picture of a graph above a line of text, without matplotlib the
-    text."""
+    """Return HTML with a picture of a graph above a text; the text alone without matplotlib."""
     line = f'<pre>{escape(text)}</pre>'
     try:
         from matplotlib.figure import Figure

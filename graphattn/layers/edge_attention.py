@@ -283,8 +283,7 @@ class EdgeAttention(MessagePassing, Explained):
 
 
 def hooks_on(*steps: str) -> list[str]:
-    """Return the attributes in which PyG's layers store hooks on ``steps``, such as
-    ``'message'``."""
+    """Return the attributes in which PyG's layers store hooks on ``steps``."""
     return [f'_{step}_forward_{when}hooks' for step in steps for when in ('', 'pre_')]
 
 

@@ -133,8 +133,7 @@ def activation_of(name: str) -> nn.Module:
 
 def check_attention(attention: nn.Module, channels: int, heads: int,
                     options: dict[str, object]) -> None:
-    """Raise unless ``attention`` can replace graph attention, whose ``options`` must be
-    defaults."""
+    """Raise unless ``attention`` can replace graph attention of default ``options``."""
     check_kind('attention', attention, nn.Module)
     for name, expected in (('channels', channels), ('heads', heads)):
         size = getattr(attention, name, None)

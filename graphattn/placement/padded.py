@@ -163,8 +163,7 @@ class PaddedTokens:
         return tuple(part[is_behind] for part in self._token)
 
     def place(self, graph: BipartiteGraph) -> EdgePlaces:
-        """Return the sequence, the head and the positions of query and key of each edge of a
-        graph."""
+        """Return the sequence, the head and the positions of each edge of a graph."""
         # One segment per sequence, or per head and sequence; the graph's keys include evicted ones.
         query_slot = torch.arange(self.batch * self.num_queries, device=self.device)
         query_slot = query_slot if self._query_slot is None else self._query_slot

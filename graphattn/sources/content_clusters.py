@@ -81,8 +81,7 @@ class ClusterKeys:
 
 
 def read_clusters(text: str) -> ClusterKeys | None:
-    """Parse ``'8 keys of 32 clusters | GlobalTokens(1)'``, or return ``None`` for a text of other
-    form."""
+    """Parse ``'8 keys of 32 clusters | GlobalTokens(1)'``; None for another form."""
     found = _NAME.fullmatch(text)
     if found is None:
         return None

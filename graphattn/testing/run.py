@@ -45,8 +45,7 @@ class Examiner(NamedTuple):
         return self.outcome(trial, self.fault(trial))
 
     def fault(self, trial: Trial) -> Mismatch | float | None:
-        """Return the Mismatch of a case, its largest error if all is right, or None if
-        unsupported."""
+        """Return a case's Mismatch, its largest error if it is right, None if unsupported."""
         if not self._applies(trial):
             return None
         try:
@@ -216,8 +215,7 @@ def smallest(case: Case, fails: Callable[[Case], bool], seconds: float) -> Case:
 
 
 def parts(case: Case) -> Iterator[Case]:
-    """Yield smaller cases that lack a part, such as a query, an edge or a bias, large parts
-    first."""
+    """Yield cases that lack a part, such as a query or an edge, large parts first."""
     if not case.is_fixed:
         if case.graph.num_segments != 1:
             yield replace(case, graph=BipartiteGraph(
@@ -245,8 +243,7 @@ def parts(case: Case) -> Iterator[Case]:
 
 
 def without_a_run(size: int) -> Iterator[Tensor]:
-    """Yield ``0:size`` without runs of consecutive indices, first of half of them, then of
-    fewer."""
+    """Yield ``0:size`` without runs of indices, first of half of them, then of fewer."""
     everything = torch.arange(size)
     length = -(-size // 2)
     while length > 0 and size > 1:
