@@ -200,8 +200,7 @@ def drive(
         graph, num_keys = placement.edges(graph), key.size(0)
     bias, gate, scale, dropout_p, softcap, sink, features = terms
     if isinstance(graph, MaskedPairs):
-        _check_no_edges(terms, needs_weights)
-        check_pair_arguments(query, key, value, graph)
+        check_pair_arguments(query, key, value, graph, terms, needs_weights)
         backend = pairs.MULTIPLIED if graph.multiply else pairs.BACKEND
     else:
         bias, gate = check_arguments(query, key, value, graph, bias, gate, num_keys)
@@ -230,13 +229,6 @@ def drive(
         out, sums = map(placement.put, out)
         out = out + _project(sums, features.projection.mT)
     return out, weight.to(query.dtype) if needs_weights else None
-
-
-def _check_no_edges(terms: LogitTerms, needs_weights: bool) -> None:
-    if needs_weights or not terms.bias is terms.gate is terms.features is None:
-        raise ValueError("'graph' must be a BipartiteGraph if edges have a bias, a gate or "
-                         "features, or weights are requested (got a soft mask, which has no "
-                         "edges); freeze() turns a learned mask into a graph")
 
 
 def _pad_features(features: ProjectedFeatures) -> ProjectedFeatures:
