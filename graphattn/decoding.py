@@ -13,15 +13,15 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_integers, check_ptr, check_sides
 from graphattn._tensors import host_copy
-from graphattn.functional.drive import Placement, Teleport
+from graphattn.functional.drive import Placement, Shard, Teleport, check_edges
 from graphattn.functional.recursion import is_one_hop
-from graphattn.functional.shard import Shard, check_edges
+from graphattn.graphs.batching import used_keys
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import segment_of
 from graphattn.placement.cache import Cache, DividedCache, Kept, NewRows, Part
 from graphattn.placement.exchange import Halo, requested, sent_to_all
 from graphattn.placement.messages import all_gather
-from graphattn.placement.overlap import counts_before
+from graphattn.placement.overlap import subgraph
 
 __all__ = ['KeyValueCache']
 
@@ -130,8 +130,7 @@ class Step(Shard):
         return token - self.own_ptr[segment] + begin[segment]
 
     def tokens(self) -> Tensor:
-        """Return the index of each new token of this process among all tokens, int64
-        ``[num_own]``."""
+        """Return the index of each own new token among all tokens, int64 ``[num_own]``."""
         return self.positions() + self.ptr[segment_of(self.own_ptr, self.num_own)]
 
     def gather(self, x: Tensor) -> Tensor:
@@ -209,8 +208,7 @@ def _not_causal() -> ValueError:
 
 
 class Homes:
-    """The process that caches each token of a shared cache, and its index among all tokens
-    there."""
+    """The process that caches each token, and the token's index among those of this process."""
 
     def __init__(self, num_tokens: int, num_processes: int, device: torch.device):
         # Tensors that are created in inference mode are read-only outside of it, but later steps
@@ -221,8 +219,7 @@ class Homes:
         self.counts = [0] * num_processes  # number of tokens of each process
 
     def put(self, tokens: Tensor, owner: Tensor) -> list[int]:
-        """Assign new tokens to processes, and return the number of tokens that each process then
-        caches."""
+        """Assign new tokens to processes, and return how many tokens each then caches."""
         # if a step is repeated, its tokens are assigned again
         for process, count in enumerate(self.counts):
             own = tokens[owner == process]
@@ -315,22 +312,17 @@ class DividedStep(Step):
 
     def _plan(self, graph: BipartiteGraph, heads: int | None) -> tuple[Halo, Part | None]:
         # No part if each process computes only some of the new queries.
-        homes, (indptr, key) = self.cache.homes, graph.csr
-        node, edge_key = key.long().unique(return_inverse=True)
+        homes, (node, near) = self.cache.homes, used_keys(graph)
         head, token = node // self.num_tokens, node % self.num_tokens
         owner, number = homes.owner[token], homes.number[token] * (heads or 1) + head
-        near = BipartiteGraph.from_csr(indptr, edge_key, node.numel(), validate=False)
         if self._is_divided:
             sizes = self._sizes_of_all(owner, self._has_later_keys(graph, heads))
             return Halo(near, *requested(owner, number, sizes, self._group)), None
         self._check_causal(graph, heads)
         is_own = owner == self._rank
-        is_in, own = is_own[edge_key], number[is_own]
-        graph = BipartiteGraph.from_csr(
-            counts_before(is_in)[indptr], counts_before(is_own)[edge_key[is_in]], len(own),
-            validate=False)
+        is_in, own = is_own[near.key], number[is_own]
         is_all = len(own) == self._num_places(heads) and bool((own.diff() > 0).all())
-        part = Part(graph, None if is_all else own, is_in)
+        part = Part(subgraph(near, is_own, is_in), None if is_all else own, is_in)
         return Halo(near, *sent_to_all(owner, number, self._group)), part
 
     def _sizes_of_all(self, owner: Tensor, has_later_keys: bool) -> Tensor:

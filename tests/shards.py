@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphattn import BipartiteGraph
-from graphattn.functional.shard import Shard
+from graphattn.functional.drive import Shard
 
 
 class ThreadShard(Shard):

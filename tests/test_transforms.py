@@ -17,7 +17,7 @@ from torch_geometric.transforms import BaseTransform, Compose
 from torch_geometric.utils import erdos_renyi_graph, from_scipy_sparse_matrix
 
 from graphattn import transforms
-from graphattn.transforms import AddAttentionEdges, LaplacianPE, RandomSignFlip, laplacian_pe
+from graphattn.transforms import AddAttentionEdges, LaplacianPE, RandomSignFlip
 
 
 def weighted(graph: nx.Graph) -> nx.Graph:
@@ -57,7 +57,7 @@ encode = LaplacianPE(6, 'pe')
 def solver(request, monkeypatch):
     """Both ways to eigenvectors, for graphs of more than 8 k nodes."""
     if request.param == 'iteration':
-        monkeypatch.setattr(laplacian_pe, 'MAX_DENSE', 0)
+        monkeypatch.setattr(transforms, 'MAX_DENSE', 0)
 
 
 @pytest.mark.parametrize('num_nodes', [30, 350])
@@ -171,8 +171,8 @@ def test_what_has_not_converged_is_refused_by_the_name_of_the_graph(monkeypatch)
     def fail(*args, **kwargs):
         raise ArpackNoConvergence('none of 5 eigenvectors', [], [])
 
-    monkeypatch.setattr(laplacian_pe, 'MAX_DENSE', 0)
-    monkeypatch.setattr(laplacian_pe, 'eigsh', fail)
+    monkeypatch.setattr(transforms, 'MAX_DENSE', 0)
+    monkeypatch.setattr(transforms, 'eigsh', fail)
     with pytest.raises(RuntimeError, match="'k' must.*num_nodes=99.*none of 5.*Random"):
         LaplacianPE(5)(draw(99))
 

@@ -1,7 +1,11 @@
 """Functions for attention along edges. They check their arguments and choose a backend."""
 
-from graphattn.functional.attention import attention_weights, edge_attention, edge_feature_attention
-from graphattn.functional.dense import pair_attention
+from graphattn.functional.attention import (
+    attention_weights,
+    edge_attention,
+    edge_feature_attention,
+    pair_attention,
+)
 from graphattn.functional.diffusion import attention_diffusion, heat_teleport
 from graphattn.functional.probability import edge_probability
 

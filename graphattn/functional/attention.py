@@ -1,4 +1,4 @@
-"""Attention along the edges of a graph."""
+"""Attention along the edges of a graph, and dense attention under a soft mask."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from graphattn._checks import check_bool
 from graphattn._tensors import without_autocast
 from graphattn.functional.checks import check_arguments, check_sink, check_terms, scale_of
 from graphattn.functional.choose import choose
-from graphattn.functional.drive import drive, weigh
-from graphattn.functional.folding import repeat_heads
+from graphattn.functional.drive import drive, repeat_heads, weigh
 from graphattn.functional.recursion import check_hops
 from graphattn.graphs.graph import BipartiteGraph
+from graphattn.graphs.pair_mask import MaskedPairs, PairMask
 from graphattn.ops import LogitTerms, ProjectedFeatures
 
 
@@ -144,19 +144,7 @@ def attention_weights(
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.
         key (Tensor): ``[num_keys, num_kv_heads, channels]``, as in :func:`edge_attention`.
-        graph (BipartiteGraph): The edges, shared by all heads.
-        edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits.
-        edge_gate (Tensor, optional): Multiplies the scaled dot product; shapes are those of
-            ``edge_bias``.
-        scale (float, optional): Replaces :math:`1/\sqrt{C}`.
-        softcap (float, optional): A bound :math:`c` on the size of the scaled and gated dot
-            products :math:`x`, which become :math:`c \tanh(x / c)` before the bias is added (as in
-            Gemma 2).
-        sink (Tensor, optional): ``[heads]``, one more logit in the softmax of each query, without a
-            value (as in gpt-oss): the weights of a query then sum to less than 1. A sink of
-            ``-inf`` is none.
-        dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
-            ``1 - dropout_p``. Applied whenever positive.
+        graph, edge_bias, edge_gate, scale, softcap, sink, dropout_p: As in :func:`edge_attention`.
         backend (str): As in :func:`edge_attention`, except ``'sdpa'``, which does not
             return weights.
 
@@ -214,9 +202,7 @@ def edge_feature_attention(
             ``query``, in the order of ``graph.edge_index``.
         projection (Tensor): Projection :math:`W` of each head, ``[heads, channels, size]``, of the
             dtype of ``query``.
-        scale (float, optional): Replaces :math:`1/\sqrt{C}`.
-        dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
-            ``1 - dropout_p``. Applied whenever positive.
+        scale, dropout_p: As in :func:`edge_attention`.
         backend (str): As in :func:`edge_attention`. ``'numba'`` and ``'triton'`` compute features
             in the same pass as attention, ``'triton'`` up to 256 features. Other backends
             materialise weights, and process features head by head.
@@ -243,4 +229,68 @@ def edge_feature_attention(
                        features=ProjectedFeatures(edge_attr, projection))
     check_terms(terms)
     out, _ = drive(query, key, value, graph, terms, hops=1, teleport=0., backend=backend)
+    return out
+
+
+def pair_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    ptr: Tensor,
+    mask: PairMask,
+    *,
+    hops: int | float = 1,
+    teleport: float | Sequence[float] | Tensor = 0.,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+    dropout_p: float = 0.,
+    multiply: bool = False,
+) -> Tensor:
+    r"""Return dense attention within each sequence, under a soft mask.
+
+    .. math::
+        \mathrm{out}_i = \sum_j \alpha_{ij} \, \mathrm{value}_j, \qquad
+        \alpha_{ij} = \operatorname*{softmax}_j \left( \frac{\langle \mathrm{query}_i,
+        \mathrm{key}_j \rangle}{\sqrt{C}} + \mathrm{bias}_{ij} \right)
+
+    The bias of the mask is :math:`-c (1 - M_{ij})` (SparseBERT, Eq. 5 and 6). With ``multiply``,
+    the softmax has no bias, and each weight is multiplied by :math:`M_{ij}` after it, so the
+    weights of a query sum to less than 1 (SparseBERT, Eq. 4). Sequences of the same length are
+    computed together, without padding. All pairs of a sequence are computed, so a NaN in a key or
+    value reaches every query of its sequence. A hard mask is a graph; use :func:`edge_attention`
+    for it.
+
+    Args:
+        query (Tensor): floating ``[num_tokens, heads, channels]``.
+        key (Tensor): ``[num_tokens, num_kv_heads, channels]``, of the same dtype and device.
+            ``num_kv_heads`` divides ``heads``, as in :func:`edge_attention`.
+        value (Tensor): ``[num_tokens, num_kv_heads, value_channels]``.
+        ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+        mask (PairMask): The masks of the heads, shared by all sequences.
+        hops, teleport, scale, softcap, sink, dropout_p: As in :func:`edge_attention`.
+        multiply (bool): Whether the mask multiplies the weights instead of adding to the logits.
+
+    Returns:
+        Tensor ``[num_tokens, heads, value_channels]`` of the dtype of ``query``.
+
+    Raises:
+        TypeError: An argument is of the wrong type or dtype.
+        ValueError: Sizes, devices or values do not match, or a sequence is longer than the mask.
+
+    Example:
+        >>> import torch
+        >>> from graphattn.functional import pair_attention
+        >>> from graphattn.graphs.pair_layout import FreeLayout
+        >>> from graphattn.graphs.pair_mask import PairMask
+        >>> query, key, value = torch.randn(3, 7, 2, 4)
+        >>> mask = PairMask(torch.rand(2, 16), FreeLayout(4))
+        >>> pair_attention(query, key, value, torch.tensor([0, 3, 7]), mask).shape
+        torch.Size([7, 2, 4])
+    """
+    check_hops(hops)
+    check_bool(multiply=multiply)
+    terms = LogitTerms(scale=scale, dropout_p=dropout_p, softcap=softcap, sink=sink)
+    check_terms(terms)
+    out, _ = drive(query, key, value, MaskedPairs(mask, ptr, multiply), terms, hops, teleport)
     return out

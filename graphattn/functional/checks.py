@@ -45,7 +45,12 @@ def check_arguments(
                  for name, values in (('edge_bias', edge_bias), ('edge_gate', edge_gate)))
 
 
-def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs) -> None:
+def check_pair_arguments(query: Tensor, key: Tensor, value: Tensor, pairs: MaskedPairs,
+                         terms: LogitTerms, needs_weights: bool) -> None:
+    if needs_weights or not terms.bias is terms.gate is terms.features is None:
+        raise ValueError("'graph' must be a BipartiteGraph if edges have a bias, a gate or "
+                         "features, or weights are requested (got a soft mask, which has no "
+                         "edges); freeze() turns a learned mask into a graph")
     mask, ptr = pairs.mask, pairs.ptr
     if not isinstance(mask, PairMask):
         raise TypeError(f"'mask' must be a PairMask (got {type(mask).__name__}); call "

@@ -95,6 +95,12 @@ def segment(self: BipartiteGraph, sequence: int, head: int = 0, *,
                      num_keys, segments, edge_prob, self.is_reordered)
 
 
+def used_keys(graph: BipartiteGraph) -> tuple[Tensor, BipartiteGraph]:
+    """Return the keys that have edges, ascending, and the graph from them, of one segment."""
+    used, key = graph.key.unique(return_inverse=True)
+    return used, graph.from_csr(graph.csr[0], key, used.numel(), validate=False)
+
+
 def _check_can_be_joined(kind: type[BipartiteGraph],
                          graphs: Iterable[BipartiteGraph]) -> list[BipartiteGraph]:
     if not isinstance(graphs, Iterable):

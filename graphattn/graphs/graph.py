@@ -27,15 +27,17 @@ from graphattn._checks import (
     kind_of,
 )
 from graphattn._tensors import constant_of, is_traced, narrow, out_of_inference, row_pointer
-from graphattn.graphs import batching, conversions, masks, merging, picture, points, pyg_data
+from graphattn.graphs import batching, conversions, masks, picture, points, pyg_data
 from graphattn.graphs.block_mask import to_block_mask
 from graphattn.graphs.pairs import (
     csc_of_rows,
     find_pairs,
     find_rows,
+    from_edge_index,
     is_ascending,
     merge_rows,
     number_pairs,
+    plain,
     rows_of_pairs,
     sort_pairs,
 )
@@ -118,7 +120,7 @@ class BipartiteGraph:
             check_size('num_queries', num_queries)
             check_size('num_keys', num_keys)
         check_num_pairs(num_queries, num_keys)
-        key, query = merging.plain(edge_index)
+        key, query = plain(edge_index)
         if validate:
             check_range(edge_index, num_queries, num_keys)
             if not is_ascending(number_pairs(key, query, num_keys)):
@@ -514,7 +516,7 @@ class BipartiteGraph:
 
     # Other forms of a graph, each in a file of its own ###############################
 
-    from_edge_index = classmethod(merging.from_edge_index)
+    from_edge_index = classmethod(from_edge_index)
 
     from_mask = classmethod(masks.from_mask)
     from_topk = classmethod(masks.from_topk)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphattn._checks import check_edge_index, check_range, check_strided
-from graphattn.graphs.merging import plain
+from graphattn.graphs.pairs import plain
 from graphattn.style import SHADES, in_style
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def draw_mask(graph: BipartiteGraph, axes: Axes | None, weights: Weights | None 
 
 
 def html(graph: BipartiteGraph, text: str) -> str:
-    """Return HTML with a small picture of a graph above a line of text, without matplotlib the
-    text."""
+    """Return HTML with a picture of a graph above a text; the text alone without matplotlib."""
     line = f'<pre>{escape(text)}</pre>'
     try:
         from matplotlib.figure import Figure

@@ -19,10 +19,12 @@ from graphattn.hugging_face.lazy_mask import lazy_mask, lazy_mask_of_logits
 from graphattn.hugging_face.modules import (
     NAME,
     NAME_FOR_EAGER,
+    Attachment,
     along_graphs,
     attention_modules,
     check_head_numbers,
     check_heads,
+    check_unchanged,
     choose,
     configured,
     heads_of,
@@ -32,7 +34,6 @@ from graphattn.hugging_face.modules import (
     warn_of_rest,
     without_heads,
 )
-from graphattn.hugging_face.state import Attachment, check_unchanged
 from graphattn.layers.graph_attention import check_diffusion, teleport_parameter
 from graphattn.ops import check_backend
 from graphattn.patterns import Pattern
@@ -125,11 +126,8 @@ def attach(
             attention, by edges between all tokens, until a later call attaches them too. If
             omitted, all heads.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
-        hops (int or float): Number of hops that values travel along the edges, as in
-            :class:`graphattn.layers.GraphAttention`. Several hops, or a teleport, are not available
-            with a cache or in cross-attention.
-        teleport (float or sequence of float): Share of its own value that a token keeps at each
-            hop, one for all hops or one for each.
+        hops, teleport: As in :class:`graphattn.layers.MultiheadAttention`. Several hops, or a
+            teleport, are not available with a cache or in cross-attention.
         learn_teleport (bool): Whether each head of each attention module learns its own teleport,
             the sigmoid of the parameter ``graph_teleport_logit``; ``teleport`` is the initial
             value.

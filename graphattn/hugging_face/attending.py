@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphattn.functional.folding import repeat_heads
+from graphattn.functional.drive import repeat_heads
 from graphattn.graphs.masks import is_above_lowest
 from graphattn.hugging_face.attaching import attends, switch
 from graphattn.layers.padded import PairRules
@@ -39,7 +39,11 @@ def run_all(model: nn.Module, modules: dict[str, nn.Module], batches: Iterable[A
 
 @torch.no_grad()
 def _run(model: nn.Module, batch: Any, watching: Attending, ids: Tensor) -> None:
-    batch = _arguments(batch, model.device)
+    if isinstance(batch, Sequence) and len(batch) == 1 and isinstance(batch[0], Tensor):
+        batch = batch[0]  # of a DataLoader of a TensorDataset
+    given = batch if isinstance(batch, Mapping) else {'input_ids': batch}
+    batch = {name: _tensor(name, value, model.device) for name, value in given.items()
+             if name != 'labels'}
     if getattr(model.config, 'use_cache', None):
         batch.setdefault('use_cache', False)
     watching.begin(*(None if tokens is None else torch.isin(tokens, ids.to(tokens.device))
@@ -57,14 +61,6 @@ def as_batches(batches: Any) -> Iterable[Any]:
         raise TypeError(f"'batches' must be an iterable of tensors, or of dicts of the model's "
                         f"arguments (got {type(batches).__name__})")
     return [batches] if is_one else batches
-
-
-def _arguments(batch: Any, device: torch.device) -> dict[str, Any]:
-    if isinstance(batch, Sequence) and len(batch) == 1 and isinstance(batch[0], Tensor):
-        batch = batch[0]  # of a DataLoader of a TensorDataset
-    given = batch if isinstance(batch, Mapping) else {'input_ids': batch}
-    return {name: _tensor(name, value, device) for name, value in given.items()
-            if name != 'labels'}
 
 
 def _tensor(name: str, value: Any, device: torch.device) -> Any:

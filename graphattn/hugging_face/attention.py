@@ -15,8 +15,7 @@ from graphattn.functional.drive import Placement, drive
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.hugging_face.calls import POINTERS, Packing, present_call
 from graphattn.hugging_face.lazy_mask import LazyMask
-from graphattn.hugging_face.modules import NAME
-from graphattn.hugging_face.state import Attachment, diffusion_of
+from graphattn.hugging_face.modules import NAME, diffusion_of
 from graphattn.layers.padded import (
     PairRules,
     attend_padded,
@@ -107,7 +106,9 @@ def _attend(
         if getattr(seen, 'packing', None) is not None:
             seen.packing.is_seen = True
     indices, part = (options.pop(name, None) for name in ('indices', 'part_of_batch'))
-    is_cross = _is_cross(attachment, query, key, attention_mask)
+    # Other keys without a cache, or a mask of the model, that would explain their number.
+    is_told = attachment.has_cache or isinstance(attention_mask, LazyMask)
+    is_cross = attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
     is_left = is_cross and attachment.attends and not attachment.is_named
     if is_left:
         warnings.warn(f"cross-attention of {type(module).__name__} is not replaced, because "
@@ -121,9 +122,8 @@ def _attend(
     _check_options(options, module, attention_mask, key)
     if part is not None:
         _check_part(module, is_cross, position_bias, indices, options)
-        return part.attend(module, _as_autocast(query), _as_autocast(key), _as_autocast(value),
-                           attention_mask, _is_causal(module, is_causal, attention_mask),
-                           terms), None
+        return part.attend(module, *map(_as_autocast, (query, key, value)), attention_mask,
+                           _is_causal(module, is_causal, attention_mask), terms), None
     is_causal = not attachment.adds_masks and _is_causal(module, is_causal, attention_mask)
     packed = _packed_lengths(module, options | {'position_bias': position_bias}, attention_mask,
                              query, key, is_causal, is_cross, indices is not None)
@@ -152,12 +152,6 @@ def _attend(
     query, key, value = (_as_autocast(x).transpose(1, 2) for x in (query, key, value))
     return attend_padded(query, key, value, along, tokens, rules, terms, diffusion_of(module),
                          backend=attachment.backend, needs_weights=_wants_weights(options))
-
-
-def _is_cross(attachment: Attachment, query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    # Other keys without a cache, or a mask of the model, that would explain their number.
-    is_told = attachment.has_cache or isinstance(mask, LazyMask)
-    return attachment.has_other_keys or not is_told and query.size(2) != key.size(2)
 
 
 def _wants_weights(options: dict[str, Any]) -> bool:
@@ -293,12 +287,11 @@ def _is_causal(module: nn.Module, is_causal: bool | None, mask: Tensor | None) -
 
 def _meant(mask: Tensor | None, query: Tensor, key: Tensor, is_causal: bool,
            is_cross: bool) -> Tensor:
-    if mask is None or _lacks_prefix(mask, key) or _is_left_to_module(mask, is_causal):
-        return _unmasked(query, key, is_causal, is_cross)
-    return mask.for_queries(query.size(2)) if isinstance(mask, LazyMask) else mask
-
-
-def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> LazyMask:
+    if isinstance(mask, LazyMask):
+        if not mask.is_implied(key.size(2), is_causal):
+            return mask.for_queries(query.size(2))
+    elif mask is not None:
+        return mask
     # No padding, and causal from the first key on, but for a single query and cross-attention.
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
     (batch, _, num_queries, _), num_keys = query.shape, key.size(2)
@@ -307,19 +300,6 @@ def _unmasked(query: Tensor, key: Tensor, is_causal: bool, is_cross: bool) -> La
     says = causal_mask_function if is_causal else bidirectional_mask_function
     return LazyMask(batch_size=batch, q_length=num_queries, kv_length=num_keys, q_offset=before,
                     mask_function=says, device=query.device)
-
-
-def _is_left_to_module(mask: Tensor, is_causal: bool) -> bool:
-    # Transformers passes no mask to its own SDPA that says only whether attention is causal.
-    return (isinstance(mask, LazyMask) and mask.implementation == 'sdpa'
-            and mask.is_bidirectional == is_causal and mask.padding() is None
-            and mask.made_for('sdpa') is None)
-
-
-def _lacks_prefix(mask: Tensor, key: Tensor) -> bool:
-    # In prefix tuning of an encoder, more keys come before the first token.
-    return (isinstance(mask, LazyMask) and mask.is_bidirectional and mask.size(3) < key.size(2)
-            and mask.how.get('attention_mask') is None)
 
 
 def tokens_and_rules(mask: Tensor, query: Tensor, key: Tensor, is_cross: bool,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphattn.hugging_face.attending import Attending, OneSequence
 from graphattn.sources import ClusterKeys, HeadClusters
-from graphattn.sources.head_clusters import nearest
+from graphattn.sources.content_clusters import nearest
 
 __all__ = ['ClusterPoints', 'ClusterSums', 'InputClusters', 'LayerClusters', 'find',
            'head_clusters', 'join_clusters']

@@ -28,8 +28,7 @@ class Fit:
     layer by layer; the index of a head in them is its ``row``.
 
     Args:
-        layers (tuple of str): Names of the attention modules.
-        layer (ndarray): Index in ``layers`` of each head's module, int64 ``[heads]``.
+        layers, layer: As in :class:`Profile`.
         patterns (tuple of str): The expression of each head's pattern, or the name of its clusters,
             such as ``'8 keys of 32 clusters'``.
         share (ndarray): Fraction of each head's attention weight that lies on the edges of its
@@ -237,9 +236,7 @@ def fit_to_loss(model: PreTrainedModel, profile: Profile, loss: Loss, at_most: f
     times its loss with full attention.
 
     Args:
-        model (PreTrainedModel): The model.
-        profile (Profile): Its profile.
-        loss (Callable): A function ``loss(model)`` that returns the loss of a model on some data.
+        model, profile, loss: As in :func:`head_costs`.
         at_most (float): Largest loss relative to the loss with full attention, such as 1.01.
         costs (sequence of float, optional): As in :func:`fit`.
         steps (int): Number of densities to try, by bisection on a logarithmic scale.

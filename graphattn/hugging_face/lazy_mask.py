@@ -76,6 +76,15 @@ class LazyMask(Tensor):
             return self
         return self._with(**self.how | {'q_length': num_queries})
 
+    def is_implied(self, num_keys: int, is_causal: bool) -> bool:
+        """Return whether a module with this number of keys knows all that the mask says."""
+        if (self.is_bidirectional and self.size(3) < num_keys
+                and self.how.get('attention_mask') is None):
+            return True  # in prefix tuning of an encoder, more keys come before the first token
+        # Transformers passes no mask to its own SDPA that says only whether attention is causal.
+        return (self.implementation == 'sdpa' and self.is_bidirectional == is_causal
+                and self.padding() is None and self.made_for('sdpa') is None)
+
     def dense(self) -> Tensor:
         """Return the values of the mask, as transformers builds them."""
         make = partial(self.made_for, self.implementation, allow_is_causal_skip=False,

@@ -28,7 +28,7 @@ from graphattn.hugging_face.clusters import (
 from graphattn.hugging_face.modules import attention_modules, choose, heads_of
 from graphattn.patterns import Pattern, parse
 from graphattn.sources import ClusterKeys, HeadClusters
-from graphattn.sources.head_clusters import read_clusters
+from graphattn.sources.content_clusters import read_clusters
 from graphattn.utils.building import check_finite
 from graphattn.utils.files import as_path, write_whole
 from graphattn.utils.reading import check_arrays, json_value
@@ -42,7 +42,7 @@ __all__ = ['CANDIDATES', 'CLUSTERS', 'RANDOM', 'STRIDED', 'WINDOWS', 'Profile', 
 FORMAT = 4
 SHARES = .9, .95, .99  # of a row's weight
 KINDS = 'first', 'special', 'other'  # of tokens
-NUM_BINS = 41  # of distances on either side; the last begins at 2^39
+BOUNDS = [0, *(2**power for power in range(40))]  # of bins of distances on either side
 TEXTS = {'layers': list, 'patterns': list, 'fingerprint': dict}  # fields that are saved as JSON
 OF_PATTERNS = 'pattern_share', 'pattern_error', 'pattern_edges'  # fields
 WINDOWS = tuple(f'SlidingWindow({2**power - 1}){sink}' for sink in ('', ' | GlobalTokens(1)')
@@ -452,7 +452,7 @@ class _Watching(Attending):
         return Profile(
             layers=tuple(seen), layer=np.repeat(np.arange(len(heads)), heads),
             head=np.concatenate(list(map(np.arange, heads))),
-            bounds=np.array(_bounds()[:size]), lengths=np.array(self.lengths),
+            bounds=np.array(BOUNDS[:size]), lengths=np.array(self.lengths),
             patterns=tuple(map(repr, self.patterns)), fingerprint=_fingerprint(model), **joined)
 
 
@@ -473,7 +473,7 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
     # Fields of a Profile, summed over the queries of weight, [heads, rows, length].
     heads, _, length = weight.shape
     total = nn.functional.pad(weight.cumsum(-1), (1, 0))  # of the keys before each
-    bounds = torch.tensor([*_bounds(), 2**40], device=rows.device)
+    bounds = torch.tensor([*BOUNDS, 2**40], device=rows.device)
     before = _between(total, (rows.unsqueeze(1) - bounds + 1).clamp(0, length))
     after = _between(total, (rows.unsqueeze(1) + bounds).clamp(0, length))
     after[:, 0] = 0  # at the query itself
@@ -513,10 +513,6 @@ def _mask(pattern: Candidate, clusters: Mapping[int, InputClusters], rows: Tenso
     mask = torch.zeros(1, len(rows), length, dtype=torch.bool)
     mask[0, graph.query, graph.key] = True
     return mask
-
-
-def _bounds() -> list[int]:
-    return [0, *(2**power for power in range(NUM_BINS - 1))]
 
 
 def _between(total: Tensor, ends: Tensor) -> Tensor:

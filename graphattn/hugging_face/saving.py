@@ -28,10 +28,10 @@ from graphattn.hugging_face.attaching import attach, attends, forget, kept
 from graphattn.hugging_face.modules import (
     attention_modules,
     check_head_numbers,
+    check_unchanged,
     heads_of,
     implementations,
 )
-from graphattn.hugging_face.state import check_unchanged
 from graphattn.sources import GraphSource
 from graphattn.utils.building import BoundedBuilding
 from graphattn.utils.files import as_path, check_folder
@@ -91,7 +91,10 @@ def save_attached(model: PreTrainedModel, folder: str | PathLike, **options: Any
     """
     from safetensors.torch import save_file
 
-    folder, base = as_path('folder', folder), _base(model)
+    folder = as_path('folder', folder)
+    check_kind('model', model, nn.Module)
+    is_adapted = hasattr(model, 'peft_config') and hasattr(model, 'get_base_model')
+    base = model.get_base_model() if is_adapted else model
     check_unchanged(base)
     modules = attention_modules(base)
     attached = {name: module for name, module in modules.items() if attends(module)}
@@ -162,12 +165,6 @@ def load_attached(folder: str | PathLike, model: PreTrainedModel | None = None, 
         forget(base)
         raise _damaged(folder, error) from error
     return model
-
-
-def _base(model: nn.Module) -> nn.Module:
-    check_kind('model', model, nn.Module)
-    return model.get_base_model() if hasattr(model, 'peft_config') and hasattr(
-        model, 'get_base_model') else model
 
 
 # Writing #############################################################################

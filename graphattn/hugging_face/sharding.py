@@ -9,14 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_kind
-from graphattn.functional.drive import LOCAL, Placement, drive
-from graphattn.functional.folding import repeat_heads
-from graphattn.functional.shard import Shard
+from graphattn.functional.drive import LOCAL, Placement, Shard, drive, repeat_heads
 from graphattn.hugging_face.lazy_mask import LazyMask
-from graphattn.hugging_face.modules import attention_modules
-from graphattn.hugging_face.state import diffusion_of
+from graphattn.hugging_face.modules import attention_modules, diffusion_of
 from graphattn.ops import LogitTerms
-from graphattn.sources.base import terms_on
+from graphattn.sources.base import add_terms
 
 __all__ = ['TokenModel']
 
@@ -66,15 +63,14 @@ class TokenModel(nn.Module):
         Args:
             x (Tensor): Token ids ``[num_tokens]``.
             ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-            placement (Placement, optional): The part of a batch that one process computes.
-            generator (torch.Generator, optional): Random generator of sources that draw edges.
+            placement, generator: As in :meth:`graphattn.models.Encoder.forward`.
             **arguments: Further arguments of the model.
 
         Raises:
             ValueError: The model's output has no row for each token, or the model does not pass its
                 keyword arguments on to its attention.
         """
-        shard = _Whole(ptr) if placement is LOCAL else placement
+        shard = Shard(ptr, 0, int(ptr[-1])) if placement is LOCAL else placement
         part = PartOfBatch(shard, generator)
         out = self.model(x.unsqueeze(0), position_ids=shard.positions().unsqueeze(0),
                          use_cache=False, part_of_batch=part, **arguments)[0]
@@ -88,23 +84,6 @@ class TokenModel(nn.Module):
                              f"{tuple(out.shape)}); use a model without pooling, such as its base "
                              f"model")
         return out.squeeze(0)
-
-
-class _Whole(Shard):
-    """A Shard that has all tokens of a batch, so that no other processes are needed."""
-
-    def __init__(self, ptr: Tensor):
-        super().__init__(ptr, 0, int(ptr[-1]))
-
-    def gather(self, x: Tensor) -> Tensor:
-        return x
-
-    def check_graph(self, graph: Any, heads: int) -> None:
-        raise NotImplementedError
-
-    def place(self, layer: Any, key: Tensor, graph: Any, heads: int | None,
-              **options: Any) -> Placement:
-        return Placement(heads)
 
 
 @dataclass
@@ -128,11 +107,10 @@ class PartOfBatch:
         graph = source(query, keys, self.shard.own_ptr, placement=self.shard,
                        generator=self.generator)
         owners = query.size(1) if graph.num_queries != query.size(0) else None
-        bias = terms_on(graph, source)
         placement = self.shard.place(module, key, graph, owners, hops=hops, teleport=teleport,
                                      dropout_p=terms.dropout_p)
-        out, _ = drive(query, key, value, graph, terms._replace(bias=bias.bias, gate=bias.gate),
-                       hops, teleport, placement, backend=attachment.backend)
+        out, _ = drive(query, key, value, graph, add_terms(source, graph, terms), hops, teleport,
+                       placement, backend=attachment.backend)
         self.shard.attended(module)
         return out.unsqueeze(0)
 

@@ -21,10 +21,8 @@ from graphattn._checks import (
 )
 from graphattn._explained import Explained
 from graphattn._tensors import host_copy, is_traced
-from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.folding import repeat_heads
+from graphattn.functional.drive import LOCAL, Placement, check_shard, repeat_heads
 from graphattn.functional.recursion import check_hops, check_recompute, check_teleport
-from graphattn.functional.shard import check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.checkpointed import recomputed
@@ -33,7 +31,7 @@ from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource, as_source
-from graphattn.sources.base import check_same_sequences, fold_ptr
+from graphattn.sources.base import add_terms, check_same_sequences, fold_ptr
 
 
 class GraphAttention(nn.Module, Explained):
@@ -226,7 +224,9 @@ class GraphAttention(nn.Module, Explained):
             self._check_graph(graph, placement, (x, attended), (ptr, memory_ptr))
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
-        terms = _terms(graph, source, edge_bias)
+        terms = LogitTerms(edge_bias)
+        if source is not None and isinstance(graph, BipartiteGraph):
+            terms = add_terms(source, graph, terms)
         out, weights = self._attend(query, key, value, graph, terms, ptr, placement,
                                     needs_weights)
         out = self.lin_out(out.flatten(1))
@@ -353,17 +353,6 @@ def _check_bias(bias: Tensor, graph: BipartiteGraph | PairMask | None) -> None:
                          f"{graph.num_edges} edges (got shape {tuple(bias.shape)})")
 
 
-def _terms(graph: BipartiteGraph | PairMask, source: GraphSource | None,
-           edge_bias: Tensor | None) -> LogitTerms:
-    if isinstance(graph, PairMask) or source is None:
-        return LogitTerms(edge_bias)
-    terms = source.logit_terms(graph)
-    bias = terms.get('edge_bias', edge_bias)
-    if bias is not edge_bias and edge_bias is not None:
-        bias = (edge_bias.unsqueeze(-1).flatten(1) + bias.unsqueeze(-1).flatten(1)).squeeze(1)
-    return LogitTerms(bias, terms.get('edge_gate'))
-
-
 def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens: int) -> None:
     # Segments are the sequences of ptr, once for all heads or once for each head.
     if is_traced(ptr):
@@ -391,8 +380,7 @@ def check_diffusion(hops: int | float, teleport: float | Sequence[float],
 
 def teleport_parameter(teleport: float, heads: int, device: torch.device | None = None,
                        dtype: torch.dtype | None = None) -> nn.Parameter:
-    """Return the logit of a learned teleport in each head, ``[heads]``, initially of
-    ``teleport``."""
+    """Return the logit of a learned teleport of each head, initially of ``teleport``."""
     parameter = nn.Parameter(torch.empty(heads, device=device, dtype=dtype))
     reset_teleport(parameter, teleport)
     return parameter

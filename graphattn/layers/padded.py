@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from graphattn.functional.checks import check_terms
-from graphattn.functional.drive import Teleport, drive
-from graphattn.functional.folding import repeat_heads
+from graphattn.functional.drive import Teleport, drive, repeat_heads
 from graphattn.functional.recursion import is_one_hop
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.masks import is_above_lowest
@@ -22,7 +21,7 @@ from graphattn.ops import LogitTerms
 from graphattn.patterns import Causal
 from graphattn.placement.padded import EdgePlaces, Padded, PaddedTokens
 from graphattn.sources import ContentClusterSource, GraphSource, PatternSource
-from graphattn.sources.base import terms_on
+from graphattn.sources.base import add_terms
 
 
 class PairRules(NamedTuple):
@@ -63,8 +62,7 @@ def attend_padded(
     backend: str,
     needs_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return attention among the tokens of padded sequences, 0 for padding, and the dense weights
-    or None."""
+    """Return attention among tokens of padded sequences, and the dense weights or None."""
     # query [batch, num_queries, heads, channels], key and value [batch, num_keys, num_kv_heads,
     # ...]; terms without what the source adds; diffusion: hops and teleport, which may be [heads].
     _warn_of_empty(tokens)
@@ -83,8 +81,7 @@ def attend_padded(
             _check_alone(rules, needs_weights)
             graph = MaskedPairs(graph, tokens.ptr)
         else:
-            added = terms_on(graph, along)
-            terms = terms._replace(bias=added.bias, gate=added.gate)
+            terms = add_terms(along, graph, terms)
     if not rules.are_none:
         graph, terms = _obey(rules, graph, terms, tokens, query.dtype)
     owners = heads if graph.num_queries != query.size(0) else None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_floating, check_ids, check_on, check_sides, check_strided
+from graphattn._checks import check_floating, check_ids, check_on, check_sides
 from graphattn._explained import Explained
 
 
@@ -36,8 +36,7 @@ class PositionTable(nn.Module, Explained, ABC):
 
 
 def angles(num_embeddings: int, channels: int) -> Tensor:
-    """Return the angle :math:`i / 10000^{2j / C}` of each position i and even channel 2j,
-    float64."""
+    """Return the angle :math:`i / 10000^{2j / C}` of position i and even channel 2j, float64."""
     rate = 10_000 ** (-torch.arange(0, channels, 2, dtype=torch.double) / channels)
     return torch.outer(torch.arange(num_embeddings), rate)
 
@@ -94,7 +93,6 @@ def rotate(x: Tensor, rotation: Tensor) -> Tensor:
 
 def check_rotation(rotation: Tensor, x: Tensor, head_channels: int) -> None:
     check_floating(rotation=rotation)
-    check_strided('rotation', rotation)
     expected = (x.size(0), head_channels // 2, 2)
     if head_channels % 2 or rotation.shape != expected:
         raise ValueError(f"'rotation' must have shape {expected} for {x.size(0)} tokens and heads "

@@ -25,10 +25,9 @@ Tensors that ``edges`` creates are on the device of ``build``:
 
 from graphattn.patterns.base import Difference, Intersection, Pattern, Union
 from graphattn.patterns.blocks import Fixed, OverlappingBlocks
-from graphattn.patterns.distances import LogSparse, Offsets, SlidingWindow, Strided
+from graphattn.patterns.distances import Causal, Full, LogSparse, Offsets, SlidingWindow, Strided
 from graphattn.patterns.edge_list import EdgeList
 from graphattn.patterns.expression import parse
-from graphattn.patterns.full import Causal, Full
 from graphattn.patterns.global_tokens import GlobalTokens, Star
 from graphattn.patterns.grids import Neighborhood, ShiftedWindows
 from graphattn.patterns.mask import Mask, load_masks, save_masks
@@ -40,8 +39,7 @@ from graphattn.patterns.pruning import (
     randomly_dropped,
     without_diagonal,
 )
-from graphattn.patterns.random_keys import RandomBlocks, RandomKeys, RandomPairs
-from graphattn.patterns.random_regular import RandomRegular
+from graphattn.patterns.random_keys import RandomBlocks, RandomKeys, RandomPairs, RandomRegular
 
 __all__ = [
     'Causal',

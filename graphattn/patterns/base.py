@@ -25,7 +25,6 @@ from graphattn._checks import (
 from graphattn._explained import Explained, check_override
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import (
-    Rows,
     find_pairs,
     number_pairs,
     rows_of_ranges,
@@ -195,7 +194,12 @@ class Pattern(Explained, ABC):
             return BipartiteGraph(no_edges, num_queries, num_keys)
         # A context costs 10 microseconds per call of torch.
         with nullcontext() if device == torch.get_default_device() else device:
-            rows = self._rows_of_ranges(queries, of_queries, num_keys)
+            # No rows on GPUs, without ranges, and where rows_of_ranges returns None: rows() lists
+            # the edges instead.
+            is_short = min(of_queries, num_keys) < self.min_tokens
+            ranges = None if is_short or device.type != 'cpu' else self.key_ranges(
+                queries, of_queries, num_keys)
+            rows = None if ranges is None else rows_of_ranges(*ranges, num_keys)
             if rows is not None:
                 return BipartiteGraph.from_csr(*rows, num_keys, validate=False)
             edges = self._fitting_edges(queries, of_queries, num_keys, generator, crop)
@@ -205,15 +209,6 @@ class Pattern(Explained, ABC):
         pair = number_pairs(*edges, num_keys)
         del edges  # frees the largest array before sorting
         return BipartiteGraph.from_pairs(sort_pairs(pair), num_queries, num_keys)
-
-    def _rows_of_ranges(self, queries: range, num_queries: int, num_keys: int) -> Rows | None:
-        # None on GPUs, for short sequences, without ranges, and where rows_of_ranges returns None:
-        # rows() lists the edges instead.
-        is_short = min(num_queries, num_keys) < self.min_tokens
-        if is_short or torch.get_default_device().type != 'cpu':
-            return None
-        ranges = self.key_ranges(queries, num_queries, num_keys)
-        return None if ranges is None else rows_of_ranges(*ranges, num_keys)
 
     def _fitting_edges(self, queries: range, num_queries: int, num_keys: int,
                        generator: torch.Generator | None, crop: bool) -> Tensor:
@@ -297,8 +292,7 @@ class RowPattern(Pattern):
     @abstractmethod
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
-        """Return the edges in any order, duplicates allowed, in time and memory linear in these
-        edges."""
+        """Return the edges in any order, in time and memory linear in these edges."""
 
 
 class RangePattern(RowPattern):
@@ -312,8 +306,7 @@ class RangePattern(RowPattern):
     @abstractmethod
     def key_ranges(self, queries: range, num_queries: int,
                    num_keys: int) -> tuple[Tensor, Tensor]:
-        """Return the first key of each range, and the key after its last, as
-        :meth:`Pattern.key_ranges`."""
+        """Return the first key of each range, and the key after its last."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -464,8 +457,7 @@ def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range
 
 def as_generator(seed: int | torch.Generator | None,
                  device: torch.device) -> torch.Generator | None:
-    """Return a generator with this seed on ``device``, or ``None`` for torch's default
-    generator."""
+    """Return a generator with this seed on ``device``, or None for torch's default generator."""
     if isinstance(seed, torch.Generator):
         if seed.device.type == device.type:
             return seed

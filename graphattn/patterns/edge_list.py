@@ -70,11 +70,17 @@ class EdgeList(RowPattern):
 
     @cached_property
     def _numbers(self) -> np.ndarray:
+        limit = min(4 * self.tokens**2, MAX_BYTES)
         try:
-            numbers = _from_text(self.pairs, 4 * self.tokens**2)  # query * tokens + key
+            text = base64.b64decode(self.pairs, validate=True)
+            content = zlib.decompressobj().decompress(text, limit + 1)
+            if len(content) > limit:
+                raise ValueError(f'more than {limit:,} bytes when decompressed')
+            steps = np.frombuffer(content, '<u4')
         except (ValueError, binascii.Error, zlib.error) as error:
             raise ValueError(f"'pairs' must be a str that EdgeList wrote, or an int64 Tensor [2, "
                              f"num_edges] (got {self.pairs[:20]!r}: {error})") from error
+        numbers = np.cumsum(steps, dtype=np.int64)  # query * tokens + key
         if (np.diff(numbers) <= 0).any() or numbers.size and numbers[-1] >= self.tokens**2:
             raise ValueError(f"'pairs' must contain different pairs of tokens from 0 to "
                              f"{self.tokens - 1} (got {self.pairs[:20]!r})")
@@ -97,11 +103,3 @@ class EdgeList(RowPattern):
 
     def __str__(self) -> str:
         return f'EdgeList({self.tokens} tokens, {len(self._numbers):,} edges)'
-
-
-def _from_text(text: str, max_bytes: int) -> np.ndarray:
-    limit = min(max_bytes, MAX_BYTES)
-    content = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), limit + 1)
-    if len(content) > limit:
-        raise ValueError(f'more than {limit:,} bytes when decompressed')
-    return np.cumsum(np.frombuffer(content, '<u4'), dtype=np.int64)

@@ -11,8 +11,7 @@ from graphattn.patterns.blocks import Fixed, OverlappingBlocks
 from graphattn.patterns.distances import LogSparse, SlidingWindow, Strided
 from graphattn.patterns.global_tokens import GlobalTokens, Star
 from graphattn.patterns.pruning import Cropped
-from graphattn.patterns.random_keys import RandomBlocks, RandomKeys, RandomPairs
-from graphattn.patterns.random_regular import RandomRegular
+from graphattn.patterns.random_keys import RandomBlocks, RandomKeys, RandomPairs, RandomRegular
 
 
 def get(name: str, **parameters: int | bool) -> Pattern:

@@ -17,8 +17,7 @@ from graphattn._checks import (
 )
 from graphattn.graphs.pair_layout import FreeLayout
 from graphattn.patterns.base import Difference, Pattern, RowPattern, as_generator
-from graphattn.patterns.distances import SlidingWindow
-from graphattn.patterns.full import Full
+from graphattn.patterns.distances import Full, SlidingWindow
 from graphattn.patterns.layouts import crop_edges
 from graphattn.patterns.mask import Mask
 from graphattn.patterns.random_keys import RandomPairs

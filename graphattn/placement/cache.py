@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from graphattn.functional.drive import Placement
+from graphattn.graphs.batching import used_keys
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
 from graphattn.ops.edge_math import take_sink
@@ -29,8 +30,7 @@ class Cache(Placement):
     do not change these values.
 
     Args:
-        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
-            share the graph.
+        heads (int, optional): As in :class:`Placement`.
         kept (Kept): The cached keys and values of the layer.
         place (Tensor): Index of each new token among the keys of the graph, int64 ``[num_new]``. If
             each head has its own graph, ``[heads * num_new]``, beginning with head 0.
@@ -42,9 +42,7 @@ class Cache(Placement):
     def __init__(self, heads: int | None, kept: Kept, place: Tensor, graph: BipartiteGraph):
         super().__init__(heads)
         self._kept, self._place, self._num_keys = kept, place, graph.num_keys
-        self._used, edge_key = graph.key.unique(return_inverse=True)
-        self._near = BipartiteGraph.from_csr(graph.csr[0], edge_key, self._used.numel(),
-                                             validate=False)
+        self._used, self._near = used_keys(graph)
 
     def edges(self, graph: BipartiteGraph) -> BipartiteGraph:
         return self._near

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from graphattn.functional.drive import Placement, Teleport
+from graphattn.graphs.batching import used_keys
 from graphattn.graphs.graph import BipartiteGraph
 
 
@@ -25,8 +26,7 @@ class Padded(Placement):
     Args:
         tokens (PaddedTokens): The slots that contain tokens.
         graph (BipartiteGraph): Edges between tokens, as in :meth:`PaddedTokens.place`.
-        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
-            share the graph.
+        heads (int, optional): As in :class:`Placement`.
         hops_end (bool): Whether there is only one hop.
     """
 
@@ -35,10 +35,9 @@ class Padded(Placement):
         super().__init__(heads)
         self.tokens, self.graph, self._take = tokens, tokens.drop_evicted(graph), tokens.keys
         if heads is None and hops_end and self.graph.num_edges < self.graph.num_keys:
-            used, edge_key = self.graph.key.unique(return_inverse=True)
+            used, self.graph = used_keys(self.graph)
             slots = tokens.key_slots(used)
             self._take = lambda x: x[slots]
-            self.graph = BipartiteGraph.from_csr(graph.csr[0], edge_key, len(used), validate=False)
 
     def fold(self, query: Tensor, key: Tensor, value: Tensor,
              teleport: Teleport) -> tuple[Tensor, Tensor, Tensor, Teleport]:
@@ -164,8 +163,7 @@ class PaddedTokens:
         return tuple(part[is_behind] for part in self._token)
 
     def place(self, graph: BipartiteGraph) -> EdgePlaces:
-        """Return the sequence, the head and the positions of query and key of each edge of a
-        graph."""
+        """Return the sequence, the head and the positions of each edge of a graph."""
         # One segment per sequence, or per head and sequence; the graph's keys include evicted ones.
         query_slot = torch.arange(self.batch * self.num_queries, device=self.device)
         query_slot = query_slot if self._query_slot is None else self._query_slot

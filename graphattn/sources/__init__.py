@@ -31,8 +31,12 @@ in sorted order:
 
 from graphattn.sources.base import GraphSource
 from graphattn.sources.block_model import BlockModelSource
-from graphattn.sources.content_clusters import ContentClusterSource, as_source
-from graphattn.sources.head_clusters import ClusterKeys, HeadClusters
+from graphattn.sources.content_clusters import (
+    ClusterKeys,
+    ContentClusterSource,
+    HeadClusters,
+    as_source,
+)
 from graphattn.sources.learned_mask import LearnedMaskSource
 from graphattn.sources.pattern_source import PatternSource
 from graphattn.sources.structure_source import StructureSource

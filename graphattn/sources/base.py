@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from graphattn._checks import (
     check_floating,
+    check_generator,
     check_has_numbers,
     check_on,
     check_ptr,
@@ -68,7 +69,7 @@ class GraphSource(nn.Module, Explained, ABC):
             key_ptr (Tensor, optional): Where the keys of each sequence begin, int64
                 ``[num_sequences + 1]``. Layers pass ``key_ptr`` only if keys are other tokens than
                 queries, so a source for self-attention may leave it out of its ``forward``.
-            placement (Placement, optional): The :class:`~graphattn.functional.shard.Shard` of which
+            placement (Placement, optional): The :class:`~graphattn.functional.drive.Shard` of which
                 ``query`` and ``key`` are the tokens: the source then returns the rows of these
                 queries, with the keys of all tokens. Layers pass it only to processes that share a
                 sequence and to decoders, so another source may leave it out.
@@ -126,11 +127,13 @@ class GraphSource(nn.Module, Explained, ABC):
                                  f"__init__, or implement 'arguments'")
         return found
 
-    def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor,
-                     key_ptr: Tensor | None = None) -> None:
-        """Raise an error unless queries and keys, and the pointers to their sequences, are valid
-        arguments of :meth:`forward`."""
+    def check_tokens(self, query: Tensor, key: Tensor, ptr: Tensor, key_ptr: Tensor | None = None,
+                     generator: torch.Generator | None = None) -> None:
+        """Raise an error unless queries and keys, the pointers to their sequences, and the
+        generator are valid arguments of :meth:`forward`."""
         check_floating(query=query, key=key)
+        if generator is not None:
+            check_generator(generator)
         # if heads share keys, there may be fewer heads of keys
         for name, x in (('query', query), ('key', key))[:1 + self.per_head]:
             of_token = self.heads, self.head_channels or 'head_channels'
@@ -151,15 +154,18 @@ class GraphSource(nn.Module, Explained, ABC):
             check_same_sequences(ptr, key_ptr)
 
 
-def terms_on(graph: BipartiteGraph, source: GraphSource) -> LogitTerms:
-    terms = source.logit_terms(graph)
-    return LogitTerms(terms.get('edge_bias'), terms.get('edge_gate'))
+def add_terms(source: GraphSource, graph: BipartiteGraph, terms: LogitTerms) -> LogitTerms:
+    """Return ``terms`` with the gate and the bias that a source gives to each edge of a graph."""
+    own = source.logit_terms(graph)
+    bias = own.get('edge_bias', terms.bias)
+    if bias is not terms.bias and terms.bias is not None:
+        bias = (terms.bias.unsqueeze(-1).flatten(1) + bias.unsqueeze(-1).flatten(1)).squeeze(1)
+    return terms._replace(bias=bias, gate=own.get('edge_gate'))
 
 
 def copy_beside(source: GraphSource, module: nn.Module,
                 model: nn.Module | None = None) -> GraphSource:
-    """Return a copy of ``source`` with new parameters, on the device and in the dtype of
-    ``module``."""
+    """Return a copy of a source with new parameters, of the device and dtype of ``module``."""
     source = copy.deepcopy(source).train(module.training)
     source.reset_parameters()
     return source.to(*place_beside(module, model))
@@ -182,7 +188,6 @@ def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') ->
 
 
 def fold_ptr(ptr: Tensor, heads: int, num_tokens: int) -> Tensor:
-    """Return the first node of each head and sequence, head 0 first, after folding heads into
-    nodes."""
+    """Return the first node of each head and sequence after folding heads into nodes."""
     first_node = torch.arange(heads, device=ptr.device).unsqueeze(1) * num_tokens
     return torch.cat([ptr[:1], (ptr[1:] + first_node).flatten()])

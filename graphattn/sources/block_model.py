@@ -9,10 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from graphattn._checks import check_choice, check_generator, check_number, check_place, check_sides
+from graphattn._checks import check_choice, check_number, check_place, check_sides
 from graphattn._tensors import accumulated
-from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.shard import Shard, check_shard
+from graphattn.functional.drive import LOCAL, Placement, Shard, check_shard
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import Pattern
@@ -143,9 +142,7 @@ class BlockModelSource(GraphSource):
         placement: Placement = LOCAL,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        self.check_tokens(query, key, ptr, key_ptr)
-        if generator is not None:
-            check_generator(generator)
+        self.check_tokens(query, key, ptr, key_ptr, generator)
         factors = self._factors(query, key)
         if placement is not LOCAL:
             return self._rows(factors, check_shard(placement), generator)

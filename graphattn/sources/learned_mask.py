@@ -17,8 +17,7 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._tensors import host_copy, outside_transforms, unwrap
-from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.shard import Shard, check_shard
+from graphattn.functional.drive import LOCAL, Placement, Shard, check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout
 from graphattn.graphs.pair_mask import PairMask
@@ -172,8 +171,7 @@ class LearnedMaskSource(GraphSource):
                              "of a mask are the same tokens; a layer passes 'key_ptr' if it is "
                              "called with 'memory', whose tokens are the keys, so call the layer "
                              "without 'memory'")
-        self.check_tokens(query, key, ptr)
-        check_generator(generator)
+        self.check_tokens(query, key, ptr, generator=generator)
         if placement is not LOCAL:
             return self._rows(check_shard(placement))
         if self.mode == 'soft':

@@ -21,8 +21,7 @@ from graphattn._checks import (
     check_seed,
 )
 from graphattn._tensors import host_copy, index_dtype
-from graphattn.functional.drive import LOCAL, Placement
-from graphattn.functional.shard import Shard, check_shard
+from graphattn.functional.drive import LOCAL, Placement, Shard, check_shard
 from graphattn.graphs.cache import GRAPHS, is_value
 from graphattn.graphs.complete import CompleteGraph
 from graphattn.graphs.from_pyg import Edges
@@ -110,9 +109,7 @@ class PatternSource(GraphSource):
         placement: Placement = LOCAL,
         generator: torch.Generator | None = None,
     ) -> BipartiteGraph:
-        self.check_tokens(query, key, ptr, key_ptr)
-        if generator is not None:
-            check_generator(generator)
+        self.check_tokens(query, key, ptr, key_ptr, generator)
         if placement is not LOCAL:
             return self.shard_graph(check_shard(placement), generator)
         if key_ptr is not None:
@@ -235,8 +232,7 @@ Piece = tuple[int, int, int]
 def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequence[int],
                   device: torch.device,
                   spans: Sequence[tuple[int, int]] | None = None) -> BipartiteGraph:
-    """Return the graph of sequences with one of ``patterns`` for each head, from the cache if
-    possible."""
+    """Return the graph of sequences with a pattern for each head, cached if possible."""
     # Head h has seed + h modulo 2^64. One pattern stands for all heads. The segments of the first
     # pattern come first. spans: begin and end of the queries whose rows are built.
     return _kept(_parts(patterns, seed), _pieces(lengths, spans), device)

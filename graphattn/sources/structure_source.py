@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphattn._checks import check_generator, check_kind
+from graphattn._checks import check_kind
 from graphattn._tensors import host_copy
 from graphattn.graphs.cache import GRAPHS
 from graphattn.graphs.complete import CompleteGraph
@@ -20,7 +20,7 @@ from graphattn.graphs.from_pyg import (
     sort_edges,
 )
 from graphattn.graphs.graph import BipartiteGraph
-from graphattn.graphs.merging import RepeatedEdges
+from graphattn.graphs.pairs import RepeatedEdges
 from graphattn.sources.base import GraphSource
 from graphattn.sources.sampled_graph import SampledGraph
 
@@ -84,8 +84,7 @@ class StructureSource(GraphSource):
             ValueError: As in :class:`GraphSource`; or the edges of the data are on another device,
                 or one of them joins two sequences.
         """
-        self.check_tokens(query, key, ptr)
-        check_generator(generator)
+        self.check_tokens(query, key, ptr, generator=generator)
         if key_ptr is not None:
             raise ValueError("'key_ptr' must be None with edges of the data, because these edges "
                              "join tokens that are both queries and keys; omit 'key_ptr'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from graphattn.testing.definition import attend, define, tolerance
 from graphattn.testing.supports import DTYPES, Supports
 
 WIDTHS = (1, 3, 24, 80, 192, 576)
+SOME_GRAPHS = 'square', 'hub', 'rows of all lengths', 'ragged batch', 'more keys'
 SOFTCAP = 1.5  # of logits about 1
 REPEATS = 24  # of a call with dropout
 DROPOUT = 0.3
@@ -49,6 +50,9 @@ class Setting:
              **options: Any) -> Case:
         options = {'channels': self.channels, 'is_fixed': self.is_fixed, **options}
         return draw(name, self.graph(graph), dtype or self.dtype, **options)
+
+    def draw_each(self, graphs: Iterable[str], **options: Any) -> Iterator[Case]:
+        return (self.draw(graph, graph, **options) for graph in graphs)
 
     def graph(self, graph: str | BipartiteGraph) -> BipartiteGraph:
         # a function that works only on given graphs gets the first of these instead
@@ -199,7 +203,7 @@ def drops_with_its_probability(kernel: Kernel, case: Case) -> float:
 
 @check('graphs')
 def every_graph(on: Setting) -> Iterator[Case]:
-    return (on.draw(name, name) for name in on.graphs if not _has_nothing(on.graphs[name]))
+    return on.draw_each(name for name in on.graphs if not _has_nothing(on.graphs[name]))
 
 
 @check('nothing to attend to')
@@ -223,9 +227,8 @@ def _has_nothing(graph: BipartiteGraph) -> bool:
 
 @check('double precision')
 def double_precision(on: Setting) -> Iterator[Case]:
-    for name in on.graphs:
-        if not _has_nothing(on.graphs[name]):
-            yield on.draw(name, name, torch.float64)
+    yield from on.draw_each((name for name in on.graphs if not _has_nothing(on.graphs[name])),
+                            dtype=torch.float64)
     for channels in WIDTHS:
         yield on.draw(f'{channels} channels', 'square', torch.float64, channels=channels)
     for term in TERMS:
@@ -248,8 +251,7 @@ def half_precision(on: Setting) -> Iterator[Case]:
 
 @check('bias')
 def bias(on: Setting) -> Iterator[Case]:
-    for graph in ('square', 'hub', 'rows of all lengths', 'ragged batch', 'more keys'):
-        yield on.draw(graph, graph, terms=('edge_bias',))
+    yield from on.draw_each(SOME_GRAPHS, terms=('edge_bias',))
     case = on.draw('-inf for some keys', 'all pairs', terms=('edge_bias',))
     some = case.tensors['edge_bias'].clone()
     some[1::3] = -torch.inf
@@ -258,8 +260,7 @@ def bias(on: Setting) -> Iterator[Case]:
 
 @check('gate')
 def gate(on: Setting) -> Iterator[Case]:
-    for graph in ('square', 'hub', 'rows of all lengths', 'ragged batch', 'more keys'):
-        yield on.draw(graph, graph, terms=('edge_gate',))
+    yield from on.draw_each(SOME_GRAPHS, terms=('edge_gate',))
     yield on.draw('with bias', 'square', terms=('edge_bias', 'edge_gate'))
     case = on.draw('gates of 0', 'square', terms=('edge_gate',))
     yield case.changed(edge_gate=case.tensors['edge_gate'].relu())
@@ -267,8 +268,7 @@ def gate(on: Setting) -> Iterator[Case]:
 
 @check('softcap')
 def softcap(on: Setting) -> Iterator[Case]:
-    for graph in ('square', 'hub', 'rows of all lengths', 'ragged batch', 'more keys'):
-        yield on.draw(graph, graph, softcap=SOFTCAP)
+    yield from on.draw_each(SOME_GRAPHS, softcap=SOFTCAP)
     yield on.draw('with scale', 'square', softcap=SOFTCAP, scale=2.)
     for term in TERMS:
         yield on.draw(f'with {term}', 'square', softcap=SOFTCAP, terms=(term,))
@@ -281,8 +281,7 @@ def softcap(on: Setting) -> Iterator[Case]:
 
 @check('sink')
 def sink(on: Setting) -> Iterator[Case]:
-    for graph in ('square', 'hub', 'rows of all lengths', 'ragged batch', 'more keys'):
-        yield on.draw(graph, graph, terms=('sink',))
+    yield from on.draw_each(SOME_GRAPHS, terms=('sink',))
     yield on.draw('grouped queries', 'square', heads=4, kv_heads=2, terms=('sink',))
     yield on.draw('with bias', 'square', terms=('edge_bias', 'sink'))
     for size in (-1e30, -1e4, -30., 30., 1e4, 1e30):
@@ -408,8 +407,8 @@ def strides(on: Setting) -> Iterator[Case]:
 
 @check('repeated edges')
 def repeated(on: Setting) -> Iterator[Case]:
-    for graph in ('square', 'ragged batch', 'more keys', 'rows of all lengths'):
-        yield on.draw(graph, graph, repeats=True)
+    return on.draw_each(('square', 'ragged batch', 'more keys', 'rows of all lengths'),
+                        repeats=True)
 
 
 @check('gradient of one input alone', agrees_alone, needs='gradients')
@@ -422,8 +421,7 @@ def one_input(on: Setting) -> Iterator[Case]:
 
 @check('determinism', repeats_itself, needs='deterministic')
 def determinism(on: Setting) -> Iterator[Case]:
-    for graph in ('hub', 'rows of all lengths', 'long column'):
-        yield on.draw(graph, graph)
+    yield from on.draw_each(('hub', 'rows of all lengths', 'long column'))
     yield on.draw('with sink', 'rows of all lengths', terms=('sink',))
 
 
@@ -434,8 +432,7 @@ def threads(on: Setting) -> Iterator[Case]:
 
 @check('second derivatives', agrees_twice_differentiated, needs='gradients')
 def second_derivatives(on: Setting) -> Iterator[Case]:
-    for graph in ('all pairs', 'square'):
-        yield on.draw(graph, graph, order=2)
+    yield from on.draw_each(('all pairs', 'square'), order=2)
     yield on.draw('with sink', 'square', terms=('sink',), order=2)
     yield on.draw('with softcap', 'square', softcap=SOFTCAP, order=2)
 

@@ -119,9 +119,11 @@ class Report:
 
 
 def _table(report: Report) -> Iterator[str]:
-    columns = [status for status in Status if report.counts()[status] or status == Status.PASSED]
+    found = report.counts()
+    columns = [status for status in Status if found[status] or status == Status.PASSED]
     width = max([len('check'), *map(len, report.checks())])
-    yield f'{report.name}: {_counted(report.counts())}'
+    counted = ', '.join(f'{found[status]} {status}' for status in Status if found[status])
+    yield f'{report.name}: {counted}'
     yield ''
     yield '  '.join([f"{'check':<{width}}", *columns, 'worst error / tolerance'])
     for check, outcomes in report.checks().items():
@@ -131,10 +133,6 @@ def _table(report: Report) -> Iterator[str]:
                     (Status.PASSED, Status.FAILED, Status.LIMIT)]
         yield '  '.join([f'{check:<{width}}', *cells,
                          f'{max(measured):.2g}' if measured else '']).rstrip()
-
-
-def _counted(counts: Counter[Status]) -> str:
-    return ', '.join(f'{counts[status]} {status}' for status in Status if counts[status])
 
 
 MAX_VALUES = 4_000  # of all tensors; larger cases are not printed

@@ -17,7 +17,7 @@ from graphattn.testing import Supports, WrongAttention, check_attention
 from graphattn.testing.call import FORMS
 from graphattn.testing.case import GRAPHS, TERMS, draw, random_graph
 from graphattn.testing.definition import define, tolerance
-from graphattn.testing.shrink import smallest
+from graphattn.testing.run import smallest
 from tests.testing.faulty import attention
 
 ROOT = Path(__file__).parents[2]
