@@ -46,7 +46,8 @@ class Explained:
 
 @cache
 def parameters_of(cls: type) -> dict[str, Parameter] | None:
-    """Return all parameters of a constructor by name; None if it accepts any name."""
+    """Return all parameters of a constructor by name, also those that ``**kwargs`` pass on; None if
+    any name is accepted."""
     found = {}
     for function in _constructors(cls):
         parameters = signature(function).parameters

@@ -98,7 +98,8 @@ class _Folders(CompileResultCacheImpl):
 
 
 class _Files:
-    """Files of a function's compiled code, named by argument types and a digest of sources."""
+    """Files of the compiled code of one function, named by argument types and a digest of
+    sources."""
 
     # numba's own cache does not check the functions that a function calls. It also numbers its
     # files in an index, so two processes that compile at once may read each other's code.
@@ -129,7 +130,8 @@ class _Files:
 
 
 class _Cache(FunctionCache):
-    """Cache of compiled code in files; if one cannot be read or saved, code is compiled again."""
+    """Cache of compiled code in files; a file that cannot be read or saved means compiling
+    again."""
 
     _impl_class = _Folders
 

@@ -68,7 +68,8 @@ def is_autocast(tensor: Tensor) -> bool:
 
 
 def unwrap(tensor: Tensor) -> Tensor:
-    """Return the detached tensor inside wrappers of ``torch.func``; raise under ``vmap``."""
+    """Return the detached tensor inside wrappers of ``torch.func``, or raise under
+    ``torch.vmap``."""
     plain = _beneath(tensor)
     if plain is None:
         raise NotImplementedError("a graph cannot be drawn from a tensor that is batched by "

@@ -130,7 +130,8 @@ class Step(Shard):
         return token - self.own_ptr[segment] + begin[segment]
 
     def tokens(self) -> Tensor:
-        """Return the index of each own new token among all tokens, int64 ``[num_own]``."""
+        """Return the index of each new token of this process among all tokens, int64
+        ``[num_own]``."""
         return self.positions() + self.ptr[segment_of(self.own_ptr, self.num_own)]
 
     def gather(self, x: Tensor) -> Tensor:
@@ -208,7 +209,8 @@ def _not_causal() -> ValueError:
 
 
 class Homes:
-    """The process that caches each token, and the token's index among those of this process."""
+    """The process that caches each token of a shared cache, and its index among all tokens
+    there."""
 
     def __init__(self, num_tokens: int, num_processes: int, device: torch.device):
         # Tensors that are created in inference mode are read-only outside of it, but later steps
@@ -219,7 +221,8 @@ class Homes:
         self.counts = [0] * num_processes  # number of tokens of each process
 
     def put(self, tokens: Tensor, owner: Tensor) -> list[int]:
-        """Assign new tokens to processes, and return how many tokens each then caches."""
+        """Assign new tokens to processes, and return the number of tokens that each process then
+        caches."""
         # if a step is repeated, its tokens are assigned again
         for process, count in enumerate(self.counts):
             own = tokens[owner == process]

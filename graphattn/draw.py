@@ -80,7 +80,7 @@ def bipartite(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes 
     Raises:
         TypeError: ``weights`` is not a Tensor.
         ValueError: The graph has more than 20,000 edges, ``names`` are not one for each node, or
-            ``weights`` do not fit, as for :func:`mask`.
+            ``weights`` do not fit, as for :func:`heads`.
     """
     check_graph(graph)
     if graph.num_edges > MAX_LINES:
@@ -152,7 +152,7 @@ def network(graph: BipartiteGraph, weights: Weights | None = None, axes: Axes | 
         TypeError: ``weights`` is not a Tensor.
         ValueError: The graph is too large, or its keys are not its queries; ``names`` or
             ``positions`` are not one for each node; or ``weights`` do not fit, as for
-            :func:`mask`.
+            :func:`heads`.
 
     Example:
         >>> import torch
@@ -290,11 +290,15 @@ def received_attention(graph: BipartiteGraph, weights: Weights, axes: Axes | Non
 
     Args:
         graph (BipartiteGraph): The graph, of any size.
-        weights (Tensor or tuple): Attention weights :math:`\alpha`, as for :func:`network`.
+        weights (Tensor or tuple): Attention weights :math:`\alpha`, ``[num_edges]`` or
+            ``[num_edges, heads]`` in the order of ``graph.edge_index``; or a pair ``(edge_index,
+            alpha)``, as layers return it.
         axes (matplotlib.axes.Axes, optional): Axes to draw on; a new figure if omitted.
 
     Raises:
-        TypeError, ValueError: As for :func:`mask`.
+        TypeError: ``weights`` is not a Tensor.
+        ValueError: ``weights`` has another shape, other edges, or negative or non-finite values; or
+            the graph sorted its edges, and the order of ``weights`` is unknown.
     """
     check_graph(graph)
     per_head = shades_of(graph, weights, 2)
@@ -418,7 +422,9 @@ def heads(graph: BipartiteGraph, weights: Weights, *, columns: int = 4) -> Figur
         columns (int): Number of pictures per row.
 
     Raises:
-        TypeError, ValueError: As for :func:`mask`.
+        TypeError: ``weights`` is not a Tensor.
+        ValueError: ``weights`` has another shape, other edges, or negative or non-finite values; or
+            the graph sorted its edges, and the order of ``weights`` is unknown.
     """
     check_graph(graph)
     check_size('columns', columns, 1)

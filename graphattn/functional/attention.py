@@ -144,7 +144,19 @@ def attention_weights(
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.
         key (Tensor): ``[num_keys, num_kv_heads, channels]``, as in :func:`edge_attention`.
-        graph, edge_bias, edge_gate, scale, softcap, sink, dropout_p: As in :func:`edge_attention`.
+        graph (BipartiteGraph): The edges, shared by all heads.
+        edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, added to logits.
+        edge_gate (Tensor, optional): Multiplies the scaled dot product; shapes are those of
+            ``edge_bias``.
+        scale (float, optional): Replaces :math:`1/\sqrt{C}`.
+        softcap (float, optional): A bound :math:`c` on the size of the scaled and gated dot
+            products :math:`x`, which become :math:`c \tanh(x / c)` before the bias is added (as in
+            Gemma 2).
+        sink (Tensor, optional): ``[heads]``, one more logit in the softmax of each query, without a
+            value (as in gpt-oss): the weights of a query then sum to less than 1. A sink of
+            ``-inf`` is none.
+        dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
+            ``1 - dropout_p``. Applied whenever positive.
         backend (str): As in :func:`edge_attention`, except ``'sdpa'``, which does not
             return weights.
 
@@ -202,7 +214,9 @@ def edge_feature_attention(
             ``query``, in the order of ``graph.edge_index``.
         projection (Tensor): Projection :math:`W` of each head, ``[heads, channels, size]``, of the
             dtype of ``query``.
-        scale, dropout_p: As in :func:`edge_attention`.
+        scale (float, optional): Replaces :math:`1/\sqrt{C}`.
+        dropout_p (float): Probability in [0, 1) of zeroing a weight; the others are divided by
+            ``1 - dropout_p``. Applied whenever positive.
         backend (str): As in :func:`edge_attention`. ``'numba'`` and ``'triton'`` compute features
             in the same pass as attention, ``'triton'`` up to 256 features. Other backends
             materialise weights, and process features head by head.

@@ -45,7 +45,7 @@ class Placement:
     other processes.
 
     If each head has its own graph, heads are folded into nodes: the graph then has a node for each
-    token and head (:func:`graphattn.layers.fold_heads`).
+    token and head (:func:`graphattn.functional.folding.fold_heads`).
 
     Args:
         heads (int, optional): Number of heads, if each head has its own graph; None if all heads
@@ -190,7 +190,8 @@ def drive(
     backend: str | Backend = 'auto',
     needs_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return attention along a graph over some hops, and the weights of one hop if needed."""
+    """Return attention along a graph over some hops, and the weights of one hop if they are
+    needed."""
     # query: [num_queries, heads, channels]; key, value: as the placement expects. Bias and gate may
     # be [num_edges], sinks are [heads], and a scale of None means 1 / sqrt(channels).
     tokens = query

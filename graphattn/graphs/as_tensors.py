@@ -13,7 +13,8 @@ from graphattn.graphs.segments import Segments
 
 
 def register_as_tensors(kind: type[BipartiteGraph]) -> None:
-    """Register a class of graphs as a pytree, so that compiled and exported code accepts them."""
+    """Register ``kind``, a class of graphs, as a pytree of tensors, so that compiled and exported
+    code accepts its graphs as arguments."""
     _pytree.register_pytree_node(kind, _flatten, _unflatten,
                                  serialized_type_name=f'graphattn.{kind.__name__}',
                                  to_dumpable_context=astuple,

@@ -109,7 +109,8 @@ def _lists(row: Tensor, column: Tensor, num_rows: int,
 
 def _bits(is_partial: Tensor, tile_of_edge: Tensor, pair: Tensor,
           num_pairs: int) -> tuple[Tensor, Tensor]:
-    """Return the row of each tile in a table, and the table, a bit for each (query, key) pair."""
+    """Return the row of the table that each tile uses, and the table, a bit for each (query, key)
+    pair."""
     # Row 0 has no bit set. Row 1 has all bits set, and all full tiles share it.
     place = torch.where(is_partial, 1 + is_partial.cumsum(0), 1)
     num_words = -(-num_pairs // WORD)

@@ -18,7 +18,8 @@ Value = TypeVar('Value', BipartiteGraph, tuple)
 
 
 class Name(str):
-    """Unique name of an object, whose deletion removes values with the name in their keys."""
+    """Unique name of an object: its deletion removes the values whose cache keys contain the
+    name."""
 
 
 class GraphCache:
@@ -37,7 +38,8 @@ class GraphCache:
         self._num_bytes = 0
 
     def get(self, key: Hashable | None, build: Callable[[], Value]) -> Value:
-        """Return the value cached under ``key``, which is built if there is none."""
+        """Return the value cached under ``key``; if there is none, ``build`` it and cache the
+        result."""
         # The key must hold everything that the value depends on (is_value); None: not cached.
         if key is None:
             with outside_transforms():
@@ -122,7 +124,8 @@ def bytes_of_key(thing: object) -> int:
 
 
 def is_value(thing: object) -> bool:
-    """Return whether ``thing`` is immutable and compared by value, as keys of the cache are."""
+    """Return whether ``thing`` is immutable and compared by value, as a key of the cache must
+    be."""
     if isinstance(thing, tuple):
         return all(map(is_value, thing))
     made = vars(type(thing)).get('__dataclass_params__')  # not inherited

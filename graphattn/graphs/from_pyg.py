@@ -36,7 +36,8 @@ class SortedEdges(NamedTuple):
 
 
 def sort_edges(edges: Edges, num_queries: int, num_keys: int) -> SortedEdges:
-    """Return the graph of edges in any of PyG's formats, and the permutation that sorts them."""
+    """Return the graph of edges in any of PyG's formats, and the permutation that sorted the
+    edges."""
     # Cached in GRAPHS until the edges are deleted or modified in place, so that all layers and
     # steps share one sort. Changes through .data of over MAX_COMPARED values are not detected.
     find = _find_outside if torch.compiler.is_compiling() else _find

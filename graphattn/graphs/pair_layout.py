@@ -16,7 +16,8 @@ from graphattn._tensors import host_copy
 
 @dataclass(frozen=True)
 class PairLayout(Explained, ABC):
-    """Assign a value's index to each (query, key) pair, so decide which pairs share a value."""
+    """Assign the index of a value to each (query, key) pair, so decide which pairs share a
+    value."""
 
     # The last token of every sequence is a separator, so it uses the last position of the mask,
     # even in a shorter sequence. Indices always_on and always_off mark pairs without a value.
@@ -40,7 +41,8 @@ class PairLayout(Explained, ABC):
 
     @abstractmethod
     def _inner_value(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Return the value's index of each pair of positions; border pairs are ignored."""
+        """Return which of the ``num_values`` values each pair of positions has; border pairs are
+        ignored."""
 
     @abstractmethod
     def _inner_multiplicity(self, device: torch.device) -> Tensor:
@@ -58,11 +60,13 @@ class PairLayout(Explained, ABC):
 
     @property
     def max_length(self) -> int | None:
-        """Number of tokens of the longest sequence that a mask covers; None: no limit."""
+        """Number of tokens of the longest sequence that a mask covers, or ``None`` without a
+        limit."""
         return self.size
 
     def value_of(self, query: Tensor, key: Tensor, length: int) -> Tensor:
-        """Return the value's index of each pair of positions, of their broadcast shape."""
+        """Return the index of the value of each (query, key) pair of positions, of their broadcast
+        shape."""
         self.check_length(length)
         value = self._inner_value(query, key, length)
         if not self.border:
@@ -77,7 +81,8 @@ class PairLayout(Explained, ABC):
         return self.value_of(token[:, None], token, length)
 
     def rows(self, is_on: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return degrees, keys and values' indices of pairs that are on, by head and query."""
+        """Return the degrees, keys and values' indices of the pairs that are on, by head, query and
+        key."""
         # is_on: bool [heads, num_values]
         index = self.index(length, is_on.device)
         constants = [is_on.new_full((len(is_on), 1), constant) for constant in (True, False)]

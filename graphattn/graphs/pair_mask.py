@@ -35,14 +35,16 @@ class PairMask:
         return self.values.device
 
     def bias(self, length: int) -> Tensor:
-        """Return the bias :math:`-c (1 - M_{ij})` (Eq. 6), ``-inf`` where always off."""
+        """Return the bias :math:`-c (1 - M_{ij})` (Eq. 6), ``-inf`` for pairs that are always
+        off."""
         # A pair with value 0 keeps exp(-c) of its weight, so a large c selects the largest value of
         # each row (c = 10,000: 0.50 next to 0.51 gets 1e-43), and c around 10 stays soft.
         drop = self.logit_drop * (self.values - 1)
         return self._of_pairs(drop, length, on=0., off=-torch.inf)
 
     def dense(self, length: int) -> Tensor:
-        """Return the value of each pair, ``[heads, length, length]``, 1 where always on."""
+        """Return the value of each pair, ``[heads, length, length]``; pairs always on have the
+        value 1."""
         return self._of_pairs(self.values, length, on=1., off=0.)
 
     def norm(self) -> Tensor:

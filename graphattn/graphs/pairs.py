@@ -83,7 +83,8 @@ def rows_of_pairs(pair: Tensor, num_queries: int, num_keys: int) -> tuple[Tensor
 def rows_of_edges(
     edge_index: Tensor, num_queries: int, num_keys: int,
 ) -> tuple[Tensor, Tensor, Tensor, bool] | None:
-    """Return (indptr, key, perm, whether perm reorders), or None: the caller must sort."""
+    """Return (indptr, key, perm, whether perm reorders), or ``None`` for the caller to sort or
+    check."""
     # None for invalid or duplicate edges; on CPUs also without numba, or with far more keys than
     # edges, because counting is slower than sorting then.
     sort = _sort_by_counting if edge_index.device.type == 'cpu' else _sort_on_gpu
@@ -126,7 +127,8 @@ Rows = tuple[Tensor, Tensor]
 
 
 def merge_rows(rows: Rows, others: Rows) -> Rows | None:
-    """Return the CSR rows of the union of two graphs of one size, or None: sort all pairs."""
+    """Return the CSR rows of the union of two graphs of one size; ``None``: sort all pairs
+    instead."""
     # None on GPUs, for few edges and without numba
     merge = _compiled('merge_rows') if _are_many(rows, others) else None
     return None if merge is None else _merged(merge, rows, (others[0][:-1], others[0][1:],
@@ -167,7 +169,8 @@ def _cut(key: Tensor, num_edges: int) -> Tensor:
 
 
 def rows_of_ranges(begin: Tensor, end: Tensor, num_keys: int) -> Rows | None:
-    """Return the CSR rows of the keys ``begin[i, r]`` to ``end[i, r] - 1``, or None."""
+    """Return the CSR rows in which query i has the keys ``begin[i, r]`` to ``end[i, r] - 1``, or
+    ``None``."""
     # Ranges are in any order, may overlap, and are cut at the first and last key. None on GPUs, for
     # few edges, many ranges and without numba: the caller lists the edges in another way.
     if begin.size(1) > MAX_RANGES or not _is_numpys(begin):
@@ -183,7 +186,8 @@ def rows_of_ranges(begin: Tensor, end: Tensor, num_keys: int) -> Rows | None:
 
 
 def find_rows(rows: Rows, others: Rows) -> Tensor | None:
-    """Return whether each edge is also in another graph, or None: search in sorted pairs."""
+    """Return whether each edge is also in another graph; ``None``: search in sorted pairs
+    instead."""
     # None on GPUs, for few edges and without numba
     find = _compiled('find_in_rows') if _are_many(rows, others) else None
     if find is None:

@@ -46,7 +46,8 @@ def draw_mask(graph: BipartiteGraph, axes: Axes | None, weights: Weights | None 
 
 
 def html(graph: BipartiteGraph, text: str) -> str:
-    """Return HTML with a picture of a graph above a text; the text alone without matplotlib."""
+    """Return HTML with a small picture of a graph above a line of text, without matplotlib the
+    text."""
     line = f'<pre>{escape(text)}</pre>'
     try:
         from matplotlib.figure import Figure

@@ -124,7 +124,8 @@ def to_data(self: BipartiteGraph, bipartite: bool = False) -> Data | HeteroData:
 
 
 def read_edges(edges: Tensor | SparseTensor) -> Tensor:
-    """Return ``edge_index``, or ``adj_t``, as a plain ``edge_index`` in the same order."""
+    """Return ``edge_index``, or ``adj_t`` ``[query, key]``, as a plain ``edge_index`` in the same
+    order."""
     if type(edges) is Tensor and edges.layout == torch.strided:
         return edges
     from torch_geometric import EdgeIndex

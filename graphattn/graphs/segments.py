@@ -42,7 +42,8 @@ class Segments:
     def of(cls, query_ptr: Tensor | None, key_ptr: Tensor | None, sizes: tuple[int, int],
            device: torch.device, *, heads: int = 1, validate: bool = True,
            look: bool = True) -> Segments:
-        """Return the segments that two pointers mark; one per head where they are None."""
+        """Return the segments that ``query_ptr`` and ``key_ptr`` mark; one per head where they are
+        None."""
         # sizes: queries, keys. Without key_ptr, query_ptr is used if there are as many keys as
         # queries. heads: each head has its own graph, nodes of head 0 first. validate: check and
         # copy. look: at values too, which synchronises a GPU.
@@ -69,7 +70,8 @@ class Segments:
 
     @classmethod
     def join(cls, parts: list[Segments], sizes: list[tuple[int, int]]) -> Segments:
-        """Return the segments of a disjoint union of graphs of ``sizes`` (queries, keys)."""
+        """Return the segments of the disjoint union of graphs with these ``sizes`` (queries,
+        keys)."""
         num_queries, num_keys = zip(*sizes)
         query_ptr = join_ptrs([part.query_ptr for part in parts], num_queries)
         is_shared = all(part.key_ptr is part.query_ptr for part in parts)

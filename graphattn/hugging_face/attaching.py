@@ -126,8 +126,11 @@ def attach(
             attention, by edges between all tokens, until a later call attaches them too. If
             omitted, all heads.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
-        hops, teleport: As in :class:`graphattn.layers.MultiheadAttention`. Several hops, or a
-            teleport, are not available with a cache or in cross-attention.
+        hops (int or float): Number of hops that values travel along the edges, as in
+            :class:`graphattn.layers.GraphAttention`. Several hops, or a teleport, are not available
+            with a cache or in cross-attention.
+        teleport (float or sequence of float): Share of its own value that a token keeps at each
+            hop, one for all hops or one for each.
         learn_teleport (bool): Whether each head of each attention module learns its own teleport,
             the sigmoid of the parameter ``graph_teleport_logit``; ``teleport`` is the initial
             value.

@@ -28,7 +28,8 @@ class Fit:
     layer by layer; the index of a head in them is its ``row``.
 
     Args:
-        layers, layer: As in :class:`Profile`.
+        layers (tuple of str): Names of the attention modules.
+        layer (ndarray): Index in ``layers`` of each head's module, int64 ``[heads]``.
         patterns (tuple of str): The expression of each head's pattern, or the name of its clusters,
             such as ``'8 keys of 32 clusters'``.
         share (ndarray): Fraction of each head's attention weight that lies on the edges of its
@@ -236,7 +237,9 @@ def fit_to_loss(model: PreTrainedModel, profile: Profile, loss: Loss, at_most: f
     times its loss with full attention.
 
     Args:
-        model, profile, loss: As in :func:`head_costs`.
+        model (PreTrainedModel): The model.
+        profile (Profile): Its profile.
+        loss (Callable): A function ``loss(model)`` that returns the loss of a model on some data.
         at_most (float): Largest loss relative to the loss with full attention, such as 1.01.
         costs (sequence of float, optional): As in :func:`fit`.
         steps (int): Number of densities to try, by bisection on a logarithmic scale.

@@ -63,7 +63,8 @@ class TokenModel(nn.Module):
         Args:
             x (Tensor): Token ids ``[num_tokens]``.
             ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-            placement, generator: As in :meth:`graphattn.models.Encoder.forward`.
+            placement (Placement, optional): The part of a batch that one process computes.
+            generator (torch.Generator, optional): Random generator of sources that draw edges.
             **arguments: Further arguments of the model.
 
         Raises:

@@ -144,8 +144,10 @@ class EdgeAttention(MessagePassing, Explained):
             graph (BipartiteGraph or Tensor): The edges. A plain ``edge_index`` ``[2, num_edges]``
                 has keys in its first row and queries in its second. Its edges may be in any order,
                 but each edge must occur only once.
-            edge_bias, edge_gate, sink: As in :func:`graphattn.functional.edge_attention`, but of a
-                plain ``edge_index`` in its order.
+            edge_bias (Tensor, optional): ``[num_edges]`` or ``[num_edges, heads]``, in the order of
+                ``graph.edge_index``, or of a plain ``edge_index``.
+            edge_gate (Tensor, optional): Factor of the logits, shaped and ordered as ``edge_bias``.
+            sink (Tensor, optional): One more logit of each query, ``[heads]``.
             teleport (Tensor, optional): Replaces the teleport of the layer; broadcasts to ``[hops,
                 num_queries, heads]``.
             placement (Placement): Where keys and values lie, if not in ``key`` and ``value``, and
@@ -283,7 +285,8 @@ class EdgeAttention(MessagePassing, Explained):
 
 
 def hooks_on(*steps: str) -> list[str]:
-    """Return the attributes in which PyG's layers store hooks on ``steps``."""
+    """Return the attributes in which PyG's layers store hooks on ``steps``, such as
+    ``'message'``."""
     return [f'_{step}_forward_{when}hooks' for step in steps for when in ('', 'pre_')]
 
 

@@ -40,7 +40,9 @@ class EncoderLayer(nn.Module, Explained):
     Args:
         channels (int): Size of each token.
         heads (int): Number of attention heads.
-        source (GraphSource, Pattern or str, optional): As in :class:`GraphAttention`.
+        source (GraphSource, Pattern or str, optional): Source of the edges: a graph source, a
+            pattern, or the expression of a pattern. If omitted, every call needs a source or a
+            graph.
         attention (nn.Module, optional): Module to use instead of :class:`GraphAttention`. The
             module must have ``channels``, ``heads`` and ``reset_parameters()``, and must be called
             like :class:`GraphAttention`; it may return ``None`` instead of a graph. With
@@ -133,7 +135,8 @@ def activation_of(name: str) -> nn.Module:
 
 def check_attention(attention: nn.Module, channels: int, heads: int,
                     options: dict[str, object]) -> None:
-    """Raise unless ``attention`` can replace graph attention of default ``options``."""
+    """Raise unless ``attention`` can replace graph attention, whose ``options`` must be
+    defaults."""
     check_kind('attention', attention, nn.Module)
     for name, expected in (('channels', channels), ('heads', heads)):
         size = getattr(attention, name, None)

@@ -380,7 +380,8 @@ def check_diffusion(hops: int | float, teleport: float | Sequence[float],
 
 def teleport_parameter(teleport: float, heads: int, device: torch.device | None = None,
                        dtype: torch.dtype | None = None) -> nn.Parameter:
-    """Return the logit of a learned teleport of each head, initially of ``teleport``."""
+    """Return the logit of a learned teleport in each head, ``[heads]``, initially of
+    ``teleport``."""
     parameter = nn.Parameter(torch.empty(heads, device=device, dtype=dtype))
     reset_teleport(parameter, teleport)
     return parameter

@@ -139,9 +139,15 @@ class GraphGPSConv(GPSConv, Explained):
             batch (Tensor, optional): Index of the graph that each node belongs to, int64
                 ``[num_nodes]``, ascending, as in a PyG ``Batch``. If omitted, all nodes belong to
                 one graph.
-            source, graph, edge_bias, return_graph, return_attention_weights: For ``attention``, as
-                in :meth:`GraphAttention.forward <graphattn.layers.GraphAttention.forward>`. The
-                segments of ``graph`` are the graphs of ``batch``. For the weights of ``conv``, call
+            source (GraphSource, Pattern or str, optional): Replaces the source of ``attention``.
+            graph (BipartiteGraph or PairMask, optional): Graph that ``attention`` uses instead of a
+                graph from its source. The segments of this graph are the graphs of ``batch``.
+            edge_bias (Tensor, optional): Added to the logits of ``attention``, ``[num_edges]`` or
+                ``[num_edges, heads]`` in the order of ``graph.edge_index``; requires ``graph``.
+            return_graph (bool): Also return the graph of ``attention``.
+            return_attention_weights (bool, optional): Also return ``(edge_index, alpha)`` of
+                ``attention``, whether the argument is True or False, see
+                :class:`graphattn.layers.GraphAttention`. For the weights of ``conv``, call
                 ``conv``.
             **kwargs: Further arguments of ``conv``.
 

@@ -61,9 +61,18 @@ class GraphTransformerConv(TransformerConv, Explained):
     - edges are repeated (with a warning).
 
     Args:
-        in_channels, heads, concat, beta, dropout, edge_dim, bias, root_weight: As in the base
-            class.
+        in_channels (int or tuple): Size of each node; a tuple has the size of the nodes that send
+            keys and the size of the nodes that receive them. With ``-1`` the size is derived from
+            the first input.
         out_channels (int): Size :math:`C` of each head.
+        heads (int): Number of heads.
+        concat (bool): Concatenate heads if set, else average them.
+        beta (bool): Mix :math:`W_1 x_i` and the sum by a learned gate instead of adding them.
+        dropout (float): Probability of zeroing an attention weight in training.
+        edge_dim (int, optional): Size of the features of an edge; omitted if edges have no
+            features.
+        bias (bool): Whether the projections have a bias.
+        root_weight (bool): Whether :math:`W_1 x_i` is added. If not, ``beta`` has no effect.
         backend (str): Kernel, see :func:`graphattn.functional.edge_attention`.
         **kwargs: Arguments of :class:`torch_geometric.nn.MessagePassing`.
 

@@ -50,9 +50,16 @@ class MultiheadAttention(nn.MultiheadAttention, Explained):
     because the fast path would read the weights of this module without calling it.
 
     Args:
-        embed_dim, num_heads, dropout, bias, kdim, vdim, batch_first, device, dtype: As in torch.
+        embed_dim (int): Size of each token.
+        num_heads (int): Number of heads.
+        dropout (float): Dropout on the attention weights.
+        bias (bool): Whether the projections have a bias.
         add_bias_kv, add_zero_attn (bool): Must be ``False``, because graphs have no key without a
             token.
+        kdim, vdim (int, optional): Sizes of keys and values, ``embed_dim`` if omitted.
+        batch_first (bool): Whether tokens are ``[batch, length, channels]``.
+        device (torch.device, optional): Device of the parameters.
+        dtype (torch.dtype, optional): Dtype of the parameters.
         source (GraphSource, Pattern or str, optional): Source of the edges; full attention if
             omitted.
         backend (str): Kernel for graphs, see :func:`graphattn.functional.edge_attention`.
@@ -282,7 +289,10 @@ def from_torch(
         module (nn.Module): ``torch.nn.MultiheadAttention``, ``TransformerEncoderLayer`` or
             ``TransformerEncoder``.
         source (GraphSource, Pattern or str): Source of the edges.
-        backend, hops, teleport, learn_teleport: As in :class:`MultiheadAttention`.
+        backend (str): As in :class:`MultiheadAttention`.
+        hops (int or float): As in :class:`MultiheadAttention`.
+        teleport (float or sequence of float): As in :class:`MultiheadAttention`.
+        learn_teleport (bool): As in :class:`MultiheadAttention`.
 
     Returns:
         :class:`MultiheadAttention`, or the torch module that contains it.

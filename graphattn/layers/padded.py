@@ -62,7 +62,8 @@ def attend_padded(
     backend: str,
     needs_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return attention among tokens of padded sequences, and the dense weights or None."""
+    """Return attention among the tokens of padded sequences, 0 for padding, and the dense weights
+    or None."""
     # query [batch, num_queries, heads, channels], key and value [batch, num_keys, num_kv_heads,
     # ...]; terms without what the source adds; diffusion: hops and teleport, which may be [heads].
     _warn_of_empty(tokens)

@@ -36,7 +36,8 @@ class PositionTable(nn.Module, Explained, ABC):
 
 
 def angles(num_embeddings: int, channels: int) -> Tensor:
-    """Return the angle :math:`i / 10000^{2j / C}` of position i and even channel 2j, float64."""
+    """Return the angle :math:`i / 10000^{2j / C}` of each position i and even channel 2j,
+    float64."""
     rate = 10_000 ** (-torch.arange(0, channels, 2, dtype=torch.double) / channels)
     return torch.outer(torch.arange(num_embeddings), rate)
 

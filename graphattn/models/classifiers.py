@@ -147,7 +147,9 @@ class TokenClassifier(nn.Module, Explained):
 
     Args:
         encoder (Encoder): Encodes the tokens.
-        num_classes, hidden_channels: As in :class:`SequenceClassifier`.
+        num_classes (int): Number of classes.
+        hidden_channels (int or list of int, optional): Sizes of hidden ReLU layers before the
+            logits.
         dropout (float): Dropout on the encoded tokens.
     """
 

@@ -257,13 +257,15 @@ num_segments=2, density=32.4%))
                 ``Batch``, its attribute ``x`` has the ids or features, each of its graphs is a
                 sequence, and ``ptr`` must be omitted.
             ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
-            placement, generator: As in :meth:`GraphAttention.forward
-                <graphattn.layers.GraphAttention.forward>`.
+            placement (Placement, optional): Where keys of other tokens lie, as in
+                :meth:`GraphAttention.forward <graphattn.layers.GraphAttention.forward>`.
             segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``. If
                 omitted, all tokens are in segment 0, as in BERT.
             graph (BipartiteGraph, optional): Graph that all layers attend along instead of graphs
                 from sources, as in :meth:`GraphAttention.forward
                 <graphattn.layers.GraphAttention.forward>`.
+            generator (torch.Generator, optional): Random generator of sources that draw edges;
+                torch's default generator if omitted.
             return_graphs (bool): Also return a list of the graphs or pair masks of the layers that
                 have one.
 

@@ -135,7 +135,8 @@ class GraphTransformer(nn.Module, Explained):
         features (int or list of int): Features of nodes, see :class:`FeatureEncoder`.
         out_channels (int): Size of the output: the number of classes, labels or values.
         channels (int): Size of each node.
-        heads, num_layers, attention_dropout: As in :class:`Encoder` and its layers.
+        heads (int): Number of attention heads.
+        num_layers (int): Number of layers.
         source (GraphSource, Pattern, str or list, optional): Source of the edges of attention, or a
             list with a source for each layer. Every layer gets its own copy of its source, with new
             parameters. Without ``source`` and ``attention``, layers only pass messages.
@@ -158,6 +159,7 @@ class GraphTransformer(nn.Module, Explained):
             (``'graph'``).
         pooling (str): Pooling of the nodes of a graph: ``'mean'``, ``'sum'`` or ``'max'``.
         dropout (float): Dropout in each layer.
+        attention_dropout (float): Dropout on the attention weights.
         norm (str): Norm of the layers, by its name in PyG.
 
     Raises:

@@ -85,10 +85,14 @@ class MaskedLanguageModel(nn.Module, Explained):
         """Return logits of tokens and of sequences.
 
         Args:
-            tokens, ptr, placement, segments, generator, return_graphs: As in
-                :meth:`Encoder.forward`.
+            tokens (Tensor): Ids of all sequences, int64 ``[num_tokens]``.
+            ptr (Tensor): Where each sequence begins, int64 ``[num_sequences + 1]``.
+            placement (Placement, optional): As in :meth:`Encoder.forward`.
+            segments (Tensor, optional): The segment of each token, int64 ``[num_tokens]``.
             selected (Tensor, optional): Indices of the tokens to return logits of, int64
                 ``[num_selected]``; all tokens if omitted.
+            generator (torch.Generator, optional): Random generator of sources that draw edges.
+            return_graphs (bool): Also return a list with the graph or pair mask of each layer.
 
         Returns:
             A tuple: token logits ``[num_selected, vocabulary]``; sequence logits ``[num_sequences,

@@ -292,7 +292,8 @@ class RowPattern(Pattern):
     @abstractmethod
     def rows(self, queries: range, num_queries: int, num_keys: int,
              generator: torch.Generator | None) -> Tensor:
-        """Return the edges in any order, in time and memory linear in these edges."""
+        """Return the edges in any order, duplicates allowed, in time and memory linear in these
+        edges."""
 
 
 class RangePattern(RowPattern):
@@ -306,7 +307,8 @@ class RangePattern(RowPattern):
     @abstractmethod
     def key_ranges(self, queries: range, num_queries: int,
                    num_keys: int) -> tuple[Tensor, Tensor]:
-        """Return the first key of each range, and the key after its last."""
+        """Return the first key of each range, and the key after its last, as
+        :meth:`Pattern.key_ranges`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -457,7 +459,8 @@ def _queries(offset: int | None, num_queries: int, num_keys: int) -> tuple[range
 
 def as_generator(seed: int | torch.Generator | None,
                  device: torch.device) -> torch.Generator | None:
-    """Return a generator with this seed on ``device``, or None for torch's default generator."""
+    """Return a generator with this seed on ``device``, or ``None`` for torch's default
+    generator."""
     if isinstance(seed, torch.Generator):
         if seed.device.type == device.type:
             return seed

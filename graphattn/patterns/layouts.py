@@ -21,7 +21,8 @@ def key_table(queries: range, key: Tensor) -> Tensor:
 
 
 def key_ranges(queries: range, start: Tensor, stop: Tensor) -> Tensor:
-    """Return an edge to query i from each key ``start[i, r] <= key < stop[i, r]``."""
+    """Return an edge to each query i from the keys ``start[i, r] <= key < stop[i, r]`` of its
+    ranges."""
     number, key = ranges(start.flatten(), stop.flatten())
     return torch.stack([key, number // start.size(1) + queries.start])
 
@@ -53,7 +54,8 @@ def is_in(query: Tensor, queries: range) -> Tensor:
 
 
 def ranges(start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all pairs ``(r, number)`` with ``start[r] <= number < stop[r]``, two tensors."""
+    """Return all pairs ``(r, number)`` with ``start[r] <= number < stop[r]`` as two int64
+    tensors."""
     length = (stop - start).clamp_(min=0)
     end = length.cumsum(0)
     row = torch.repeat_interleave(length)

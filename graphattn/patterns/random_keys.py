@@ -87,7 +87,8 @@ _STEP, _ROW = signed(STEP), signed(ROW)
 
 def draw_distinct(rows: range, num_choices: int, count: int,
                   generator: torch.Generator | None) -> Tensor:
-    """Draw ``count`` distinct numbers for each row, every subset equally likely."""
+    """Draw ``count`` distinct numbers below ``num_choices`` for each row, every subset equally
+    likely."""
     # The seed is drawn first, so that the generator advances equally if there are no rows.
     seed = torch.randint(2**63 - 1, (1,), generator=generator)
     # Each row has its own random bits, so its draws do not depend on the other rows. Duplicates are

@@ -30,7 +30,8 @@ class Cache(Placement):
     do not change these values.
 
     Args:
-        heads (int, optional): As in :class:`Placement`.
+        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
+            share the graph.
         kept (Kept): The cached keys and values of the layer.
         place (Tensor): Index of each new token among the keys of the graph, int64 ``[num_new]``. If
             each head has its own graph, ``[heads * num_new]``, beginning with head 0.

@@ -24,7 +24,8 @@ class Exchange(Placement):
     each process receives the keys and values that its edges need.
 
     Args:
-        heads (int, optional): As in :class:`Placement`.
+        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
+            share the graph.
         halo (Halo): Plan of the exchange.
         group (ProcessGroup): The processes.
     """
@@ -79,7 +80,8 @@ class Halo(NamedTuple):
 
 def sent_to_all(owner: Tensor, number: Tensor,
                 group: dist.ProcessGroup) -> tuple[Tensor, list[int], list[int], Tensor | None]:
-    """Plan an exchange in which all processes receive the same, as fields of a Halo."""
+    """Plan an exchange in which every process receives the same nodes, as fields of a
+    :class:`Halo`."""
     # owner: process of each node, number: index among the nodes of its owner. No requests.
     rank, num_processes = dist.get_rank(group), dist.get_world_size(group)
     receive_sizes = owner.bincount(minlength=num_processes).tolist()
@@ -89,7 +91,8 @@ def sent_to_all(owner: Tensor, number: Tensor,
 
 def requested(owner: Tensor, number: Tensor, sizes: Tensor,
               group: dist.ProcessGroup) -> tuple[Tensor, list[int], list[int], Tensor | None]:
-    """Plan an exchange in which each receives what it requests, as fields of a Halo."""
+    """Plan an exchange in which each process receives what it requests, as fields of a
+    :class:`Halo`."""
     # Requests are messages, so every process must call this. sizes: nodes that each process (row)
     # requests from each process (column).
     rank = dist.get_rank(group)

@@ -74,7 +74,8 @@ def all_to_all(rows: Tensor, send_sizes: list[int] | None, receive_sizes: list[i
 
 
 def all_gather(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the equally shaped ``mine`` of all processes, stacked and without gradient."""
+    """Return the tensors ``mine`` of all processes, equal in shape, stacked and without
+    gradient."""
     size = dist.get_world_size(group)
     return all_to_all(mine.expand(size, *mine.shape).contiguous(), None, None, group)
 
@@ -85,7 +86,8 @@ LACKING = re.compile('does not support|No backend type')  # in torch's messages
 
 @contextmanager
 def naming_absent(group: dist.ProcessGroup) -> Iterator[None]:
-    """Explain a failed collective by the processes that do not respond, or by its backend."""
+    """Explain the failure of a collective by the processes that do not respond, or by its
+    backend."""
     try:
         yield
     except RuntimeError as error:

@@ -20,7 +20,8 @@ from graphattn.placement.messages import Message
 
 
 class Split(NamedTuple):
-    """The edges of one process: near ones from its own keys, far ones from others' keys."""
+    """The edges to the queries of one process: near ones from its own keys, far ones from others'
+    keys."""
 
     # The fields from send on plan how processes send each other the keys of far edges.
     near: BipartiteGraph
@@ -37,7 +38,8 @@ class Split(NamedTuple):
         return received.index_select(0, self.order.argsort())
 
     def as_received(self, x: Tensor) -> Tensor:
-        """Return the rows of the keys of ``far`` in the order of receipt."""
+        """Return the rows of the keys of ``far`` in the order of receipt, the inverse of
+        :meth:`in_order`."""
         return x.index_select(0, self.order)
 
     def join(self, near: Tensor, far: Tensor) -> Tensor:

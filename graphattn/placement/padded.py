@@ -26,7 +26,8 @@ class Padded(Placement):
     Args:
         tokens (PaddedTokens): The slots that contain tokens.
         graph (BipartiteGraph): Edges between tokens, as in :meth:`PaddedTokens.place`.
-        heads (int, optional): As in :class:`Placement`.
+        heads (int, optional): Number of heads, if each head has its own graph; None if all heads
+            share the graph.
         hops_end (bool): Whether there is only one hop.
     """
 
@@ -163,7 +164,8 @@ class PaddedTokens:
         return tuple(part[is_behind] for part in self._token)
 
     def place(self, graph: BipartiteGraph) -> EdgePlaces:
-        """Return the sequence, the head and the positions of each edge of a graph."""
+        """Return the sequence, the head and the positions of query and key of each edge of a
+        graph."""
         # One segment per sequence, or per head and sequence; the graph's keys include evicted ones.
         query_slot = torch.arange(self.batch * self.num_queries, device=self.device)
         query_slot = query_slot if self._query_slot is None else self._query_slot

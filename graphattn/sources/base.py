@@ -165,7 +165,8 @@ def add_terms(source: GraphSource, graph: BipartiteGraph, terms: LogitTerms) -> 
 
 def copy_beside(source: GraphSource, module: nn.Module,
                 model: nn.Module | None = None) -> GraphSource:
-    """Return a copy of a source with new parameters, of the device and dtype of ``module``."""
+    """Return a copy of ``source`` with new parameters, on the device and in the dtype of
+    ``module``."""
     source = copy.deepcopy(source).train(module.training)
     source.reset_parameters()
     return source.to(*place_beside(module, model))
@@ -188,6 +189,7 @@ def check_same_sequences(ptr: Tensor, key_ptr: Tensor, name: str = 'key_ptr') ->
 
 
 def fold_ptr(ptr: Tensor, heads: int, num_tokens: int) -> Tensor:
-    """Return the first node of each head and sequence after folding heads into nodes."""
+    """Return the first node of each head and sequence, head 0 first, after folding heads into
+    nodes."""
     first_node = torch.arange(heads, device=ptr.device).unsqueeze(1) * num_tokens
     return torch.cat([ptr[:1], (ptr[1:] + first_node).flatten()])

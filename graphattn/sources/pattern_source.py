@@ -232,7 +232,8 @@ Piece = tuple[int, int, int]
 def pattern_graph(patterns: Sequence[Pattern], seed: int | None, lengths: Sequence[int],
                   device: torch.device,
                   spans: Sequence[tuple[int, int]] | None = None) -> BipartiteGraph:
-    """Return the graph of sequences with a pattern for each head, cached if possible."""
+    """Return the graph of sequences with one of ``patterns`` for each head, from the cache if
+    possible."""
     # Head h has seed + h modulo 2^64. One pattern stands for all heads. The segments of the first
     # pattern come first. spans: begin and end of the queries whose rows are built.
     return _kept(_parts(patterns, seed), _pieces(lengths, spans), device)

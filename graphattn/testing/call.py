@@ -162,7 +162,8 @@ class Kernel:
         return edges.to(self.device) if hasattr(edges, 'to') else edges
 
     def call(self, case: Case, leaves: dict[str, Tensor]) -> Tensor:
-        """Call the function; raise a Mismatch if it fails, or for an output of the wrong kind."""
+        """Call the function, and raise a Mismatch if it fails or if its output is of the wrong
+        kind."""
         nodes = [leaves[name] for name in ('query', 'key', 'value')]
         terms = {name: leaves.get(name, x) for name, x in self.terms(case).items()}
         out = raising(self.function, *nodes, self.edges(case), **terms)

@@ -45,7 +45,8 @@ class Examiner(NamedTuple):
         return self.outcome(trial, self.fault(trial))
 
     def fault(self, trial: Trial) -> Mismatch | float | None:
-        """Return a case's Mismatch, its largest error if it is right, None if unsupported."""
+        """Return the Mismatch of a case, its largest error if all is right, or None if
+        unsupported."""
         if not self._applies(trial):
             return None
         try:

@@ -77,7 +77,12 @@ def filled_lines(path: Path, encoding: str = 'utf-8') -> Iterator[tuple[int, str
 
 def read_text(path: Path, encoding: str = 'utf-8', max_bytes: int = MAX_TEXT) -> str:
     """Return the text of a whole file, in which Windows line breaks (CR LF) are replaced by
-    newlines. Errors are those of :func:`read_bytes`, and a ValueError for another encoding."""
+    newlines.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The file is larger than ``max_bytes`` bytes, or has another encoding.
+    """
     return _decoded(read_bytes(path, max_bytes), encoding, str(path)).replace('\r\n', '\n')
 
 
@@ -107,8 +112,12 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def read_json(path: Path) -> dict:
-    """Return the JSON object in a file as a dict. Errors are those of :func:`read_text` and
-    :func:`json_object`."""
+    """Return the JSON object in a file as a dict.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The file is not a JSON object.
+    """
     return json_object(read_text(path), str(path))
 
 

@@ -32,7 +32,8 @@ class Between(NamedTuple):
 
 
 class Array(NamedTuple):
-    """An array of dtypes ``kinds``; names in ``shape`` are sizes that arrays of a file share."""
+    """An array of dtypes ``kinds``; names in ``shape`` are sizes that all arrays of a file
+    share."""
 
     kinds: str
     shape: tuple[str | int, ...]
