@@ -57,7 +57,6 @@ def compare(folders: Sequence[Path], out: Path) -> None:
 
 
 def read(folder: Path, name: str) -> Compared:
-    """Read the finished run in a folder, or the runs of its seeds."""
     folders = [folder] if (folder / CONFIG).exists() else sorted(
         path.parent for path in folder.glob(f'seed*/{CONFIG}'))
     if not folder.is_dir():

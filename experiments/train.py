@@ -256,7 +256,6 @@ class TrainCLI(LightningCLI):
         return trainer
 
     def run(self) -> None:
-        """Run the command ``fit``, ``validate`` or ``test`` that was given to the constructor."""
         folder = Path(self.config.trainer.default_root_dir)
         if self.command == 'validate':
             self._check_tested(Path(self.config.ckpt_path), folder)
@@ -344,7 +343,6 @@ class TrainCLI(LightningCLI):
         self.run_folder.tell(what, Path(self.config.trainer.default_root_dir))
 
     def _best_path(self) -> str | None:
-        """Return the best checkpoint by ``select_on``, or ``None`` if nothing was evaluated."""
         path = self.best.best_model_path or None
         if path is None:
             rank_zero_warn(f"testing the last weights: 'select_on' {self.config.select_on!r} was "
@@ -439,7 +437,6 @@ def _data_filling(options: Namespace) -> L.LightningDataModule | None:
 
 
 def _is_in(folder: Path, checkpoint: Path) -> bool:
-    """Return whether a checkpoint belongs to the run in a folder."""
     return checkpoint.absolute().parent.resolve() == (folder / 'checkpoints').resolve()
 
 

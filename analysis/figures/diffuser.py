@@ -48,8 +48,6 @@ Parts = tuple[float, float, float, float]
 
 
 def diffuser_s7(seed: int = 0) -> Picture:
-    r"""Draw the eigenvalue :math:`\tilde\lambda` after diffusion against :math:`\lambda` before
-    it."""
     rows = []
     matrices = _diffusions_of_cycle()
     for frequency in (2, 3, 4, 6):  # the last has lambda = 2
@@ -116,7 +114,6 @@ def _draw_responses() -> Figure:
 
 
 def diffuser_s8(seed: int = 0) -> Picture:
-    """Draw spectra of local, global, random and full attention on 2,048 tokens."""
     panels = {
         '(a) local': {w: OverlappingBlocks(w) for w in _SIZES},
         '(b) global, block': {b: GlobalTokens(b) for b in _SIZES},
@@ -161,8 +158,6 @@ def diffuser_s8(seed: int = 0) -> Picture:
 
 
 def diffuser_s9(seed: int = 0) -> Picture:
-    """Draw spectra of Longformer, BigBird and Diffuser on 2,048 tokens, before and after
-    diffusion."""
     spectra = _spectra({
         'Longformer': SlidingWindow(256),
         'Longformer, 1 global': get('longformer', radius=256, num_global=1),
@@ -302,7 +297,6 @@ def diffuser_parts(window: int, num_global: int, num_random: int, length: int,
 
 
 def diffuser_s2(seed: int = 0) -> Picture:
-    """Draw Diffuser's local, global and random attention at 1,024 tokens, and their union."""
     length = 1024
     drawn, densities = {}, {}
     for settings in (_STATED, _FITTED):
@@ -337,8 +331,6 @@ def diffuser_s2(seed: int = 0) -> Picture:
 
 
 def diffuser_tables(seed: int = 0) -> Picture:
-    """Compute the densities of three models in Tables S.1 and S.8, and the averages of Table
-    S.6."""
     rows = [Row(f'Longformer, n = {n}, total [%]', printed,
                 _density(SlidingWindow(256).build(n)), _density(OverlappingBlocks(512).build(n)))
             for n, printed in _PRINTED_LONGFORMER.items()]

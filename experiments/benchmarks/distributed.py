@@ -91,7 +91,6 @@ def main(
 
 def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, int],
                       window: int) -> list[tuple[dict, ...]]:
-    """Measure each case in new processes that share its sequence."""
     with tempfile.TemporaryDirectory() as folder:
         processes = [forkserver().Process(
             target=measure, args=(Path(folder), rank, world, measure_case, sizes, window))
@@ -109,7 +108,6 @@ def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, in
 
 
 def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dict]) -> dict:
-    """Return the row of the table for one case, from the results of all its processes."""
     return {'case': case, 'processes': world, 'n': times[0]['n'],
             **{way: max(part[way] for part in times) for way in ('step ms', 'plain ms')},
             'peak MiB': max(part['peak MiB'] for part in memory),
@@ -121,7 +119,6 @@ def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dic
 
 def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
             sizes: dict[str, int], window: int) -> None:
-    """Measure each case in this process, and write the results to ``folder/rank.json``."""
     torch.set_num_threads(1)
     dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank,
                             world_size=world)
@@ -132,8 +129,6 @@ def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
 
 
 def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
-    """Return the milliseconds of a training step, the least over several rounds, with overlap
-    (``'step ms'``) and without (``'plain ms'``)."""
     step = warm_step(case, n, window)
     seconds = {'step ms': [], 'plain ms': []}
     for _ in range(rounds):
@@ -147,8 +142,6 @@ def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
 
 
 def weigh_case(case: Case, n: int, window: int) -> dict:
-    """Return the peak memory of a training step and the bytes that this process sends in it, as a
-    row in MiB."""
     free_at_once()
     before = held_bytes()
     step = warm_step(case, n, window)
@@ -173,7 +166,6 @@ def warm_step(case: Case, n: int, window: int) -> partial[int]:
 
 
 def train(layer: SequenceParallel, x: Tensor, ptr: Tensor) -> int:
-    """Run a training step of ``layer``, and return the number of edges of this process."""
     out, graph = layer(x, ptr, return_graph=True)
     out.sum().backward()
     return graph.num_edges

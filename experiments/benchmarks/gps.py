@@ -80,8 +80,6 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The batch of graphs and the sizes of the layers that the benchmark compares."""
-
     nodes: int
     graphs: int
     channels: int
@@ -116,7 +114,6 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
-    """Time a training step of the layers with the names ``layers``, and measure its peak memory."""
     data = setting.data()
     times = interleave({name: partial(step, setting.model(name), *data) for name in layers}, rounds,
                        seconds=60.)
@@ -134,6 +131,5 @@ def step(layers: nn.ModuleList, x: Tensor, edge_index: Tensor, batch: Tensor) ->
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory of a training step with the layer called ``name``, in bytes."""
     layers, data = setting.model(name), setting.data()
     return peak_bytes(lambda: step(layers, *data), warm_up=1)

@@ -106,13 +106,11 @@ class Setting(NamedTuple):
         return model.to(self.dtype).train()
 
     def pattern(self, case: str):
-        """Return the pattern along which an encoder attends, given its kind of attention."""
         if 'longformer' in case:
             return get('longformer', radius=RADIUS, num_global=1)
         return get('bigbird', block=BLOCK, num_random=NUM_RANDOM)
 
     def step(self, case: str) -> Callable[[], None]:
-        """Return a function that runs a training step of the encoder with a kind of attention."""
         model = self.model(case)
         tokens = torch.randint(5, 30_000, (self.batch, self.tokens))
         given = {}
@@ -131,14 +129,11 @@ class Setting(NamedTuple):
 
 def only_values(self: nn.Module, hidden_states: Tensor, *args: object,
                 **kwargs: object) -> tuple[Tensor, None]:
-    """Return the projected values as the output of an attention module."""
     query, key, value = (linear(hidden_states) for linear in (self.query, self.key, self.value))
     return value + 0 * (query + key), None
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """Return the peak memory of a training step for each kind of attention, in bytes above the
-    memory before."""
     peaks = {}
     for case in progress(CASES, 'memory'):
         setting._replace(tokens=MIN_LENGTH, batch=1, layers=1).step(case)()  # compiles

@@ -84,8 +84,6 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The sizes and the density of the layers that the benchmark compares."""
-
     n: int
     density: float | str
     heads: int
@@ -97,7 +95,6 @@ class Setting(NamedTuple):
         return torch.randn(self.n, self.heads * self.channels), torch.tensor([0, self.n])
 
     def sampled(self) -> GraphAttention:
-        """Return a layer whose heads sample their graphs at the requested density."""
         source = BlockModelSource(self.heads, self.channels, self.clusters, exploration=0.)
         layer = GraphAttention(self.heads * self.channels, self.heads, source)
         if self.density != 'initial':
@@ -108,7 +105,6 @@ class Setting(NamedTuple):
         return GraphAttention(self.heads * self.channels, self.heads, PatternSource(pattern))
 
     def window(self) -> SlidingWindow:
-        """Return a window whose graph has the requested density."""
         density = 0.25 if self.density == 'initial' else self.density
         return SlidingWindow(round(self.n * (1 - math.sqrt(1 - density))))
 
@@ -128,7 +124,6 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict]:
-    """Time all layers of a setting and measure their peak memory."""
     cases = CASES if setting.n <= MAX_DENSE_LENGTH else CASES[:-1]
     times = [elsewhere(times_of, setting, part, rounds, keep_freed_memory, start='spawn')
              for part in (cases[:3], cases[3:]) if part]
@@ -149,8 +144,6 @@ def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict
 
 def times_of(setting: Setting, cases: tuple[str, ...], rounds: int,
              keep_freed_memory: bool) -> dict[str, dict[str, float]]:
-    """Return the median seconds of a training step and of inference of each layer, as ``{'train':
-    {case: seconds}, 'infer': {case: seconds}}``."""
     layers = {case: setting.layer(case) for case in cases}
     with keeping_freed_memory() if keep_freed_memory else nullcontext():
         return {run.__name__: interleave({case: partial(run, *own)
@@ -170,7 +163,6 @@ def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
 
 
 def peak_of_training(setting: Setting, case: str) -> int:
-    """Return the peak memory of a training step of a layer with its graph, in bytes."""
     compiled = setting._replace(n=64, density=0.5).layer(case)
     train(*compiled)
     own = setting.layer(case)
@@ -189,8 +181,6 @@ def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Draw the time and memory of each layer over the requested densities, at the largest measured
-    length."""
     rows = [row for row in rows if row['density'] != 'initial']
     if not rows:
         print("no figure, because it requires a density other than 'initial'")
@@ -214,8 +204,6 @@ def draw(rows: list[dict], out: Path) -> None:
 
 
 def bring_to_density(source: BlockModelSource, density: float) -> None:
-    """Change the parameters of a block model so that the probability of each edge is
-    ``density``."""
     # All memberships become sqrt(density), which suffices because the mixing matrix sums to 1.
     with torch.no_grad():
         source.centroid.fill_(1.)
@@ -225,14 +213,11 @@ def bring_to_density(source: BlockModelSource, density: float) -> None:
 
 
 def projected(layer: GraphAttention, x: Tensor) -> list[Tensor]:
-    """Return the queries, keys and values of tokens, ``[num_tokens, heads, channels]``."""
     return [linear(x).unflatten(-1, (layer.heads, -1))
             for linear in (layer.lin_query, layer.lin_key, layer.lin_value)]
 
 
 def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
-    """Return the output of an attention layer if its attention is replaced by torch's dense
-    attention."""
     out = F.scaled_dot_product_attention(*(each.transpose(0, 1)[None]
                                            for each in projected(layer, x)))
     return layer.lin_out(out[0].transpose(0, 1).flatten(1))

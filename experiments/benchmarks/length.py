@@ -81,8 +81,6 @@ def main(
 
 
 def measure(n: int, rounds: int) -> list[dict]:
-    """Time a training step at ``n`` tokens with each kind of attention, and measure its peak
-    memory."""
     torch.manual_seed(0)
     x, ptr = torch.randn(n, CHANNELS, requires_grad=True), torch.tensor([0, n])
     heads = [torch.randn(n, HEADS, CHANNELS // HEADS, requires_grad=True) for _ in range(3)]
@@ -110,8 +108,6 @@ def measure(n: int, rounds: int) -> list[dict]:
 
 
 def encoder_layer(case: str) -> EncoderLayer:
-    """Return an encoder layer with post-norm and without dropout, with a kind of attention of
-    ``CASES``."""
     if case in NO_EDGES:
         layer = EncoderLayer(CHANNELS, HEADS, norm_first=False)
         layer.attention = AttentionWithoutEdges(NO_EDGES[case])
@@ -139,14 +135,12 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return attention that is computed by two matrix products."""
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     weight = (query / math.sqrt(query.size(-1)) @ key.mT).softmax(dim=-1)
     return (weight @ value).transpose(0, 1)
 
 
 def performer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return the attention of Performer with 256 random features."""
     batch = (x.transpose(0, 1)[None] for x in (query, key, value))
     return _performer().attend(*batch, seed=0)[0].transpose(0, 1)
 
@@ -173,8 +167,6 @@ def backpropagate(out: Tensor, inputs: list[Tensor]) -> None:
 
 
 def peak_of_training(case: str, n: int) -> int:
-    """Return the peak memory of a training step with its graph, in bytes above the memory
-    before."""
     layer = encoder_layer(case)
     x = torch.randn(n, CHANNELS, requires_grad=True)
     compile_kernels(layer)
@@ -190,7 +182,6 @@ def compile_kernels(layer: EncoderLayer) -> None:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Draw the time and memory of each layer over the length of the sequence."""
     figure = drawn_over(rows, 'n', {'s per step': 'seconds per step',
                                     'peak MiB': 'peak memory, MiB'}, CASES, NO_EDGES)
     for axes in figure.axes:

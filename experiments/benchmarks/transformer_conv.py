@@ -76,8 +76,6 @@ def main(
 
 
 class Setting(NamedTuple):
-    """The graph and the layers that the benchmark compares."""
-
     nodes: int
     edges: int
     heads: int
@@ -105,7 +103,6 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int) -> list[dict]:
-    """Return a row with the time and the memory of each layer."""
     data, layers = setting.data(), {name: setting.layer(name) for name in LAYERS}
     with torch.no_grad():
         outs = [layer(*data) for layer in layers.values()]
@@ -131,16 +128,12 @@ def step_anew(layer: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor
 
 
 def project(layer: nn.Module, x: Tensor) -> None:
-    """Run only the projections of ``layer``: compute queries, keys, values and the skip connection,
-    and the gradients of the weights."""
     linears = [layer.lin_query, layer.lin_key, layer.lin_value, layer.lin_skip]
     parameters = [parameter for linear in linears for parameter in linear.parameters()]
     torch.autograd.grad(sum(linear(x).sum() for linear in linears), parameters)
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory of a training step of the layer called ``name``, in bytes, including
-    the sorted edges."""
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
     return peak_bytes(lambda: step(layer, *data), warm_up=1)

@@ -118,7 +118,6 @@ def main(
 
 def measure(name: str, graph: BipartiteGraph, heads: int, channels: int, rounds: int,
             is_edge: MaskFunction | None) -> list[dict]:
-    """Time all implementations of attention along a graph, and return a row for each."""
     known, inputs = attention.cases(graph, heads, channels, torch.float)
     backend = SPARSE[graph.device.type][-1]
     forwards = {f'graphattn, {backend}': known[backend],

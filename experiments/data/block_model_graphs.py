@@ -90,7 +90,6 @@ def _pattern(distribution: Distribution,
 
 def _draw(distribution: Distribution, pattern: tuple[np.ndarray, np.ndarray] | None,
           rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw a random graph of a data set."""
     sizes = rng.integers(_MIN_SIZE, _MAX_SIZE + 1, distribution.num_communities)
     community = np.repeat(np.arange(len(sizes)), sizes)
     edge_prob = np.where(community[:, None] == community, distribution.inside,

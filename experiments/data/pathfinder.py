@@ -163,7 +163,6 @@ def _direction(angle: np.ndarray) -> np.ndarray:
 
 
 def draw_image(dashes: np.ndarray, discs: np.ndarray) -> np.ndarray:
-    """Draw the dashes and discs of an image, uint8 ``[SIDE, SIDE]``."""
     from PIL import Image
 
     small = Image.fromarray(draw_fine(dashes, discs)).resize((SIDE, SIDE), Image.Resampling.BOX)
@@ -171,7 +170,6 @@ def draw_image(dashes: np.ndarray, discs: np.ndarray) -> np.ndarray:
 
 
 def draw_fine(dashes: np.ndarray, discs: np.ndarray) -> np.ndarray:
-    """Draw an image ``FINER`` times as large."""
     from PIL import Image, ImageDraw
 
     picture = Image.new('L', (SIDE * FINER,) * 2)
@@ -239,7 +237,6 @@ class PathfinderFiles(SequenceSource):
         return sorted(lists, key=lambda path: (int(path.stem), path))
 
     def _rows(self, path: Path) -> list[tuple[Path, int]]:
-        """Read a list of pictures. Return the path and the label of each picture."""
         rows = []
         for number, line in filled_lines(path, 'ascii'):
             found = re.match(r'(imgs/\d+) (sample_\d+\.png) \d+ ([01])\s', line)

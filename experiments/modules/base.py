@@ -135,7 +135,6 @@ class Training(L.LightningModule):
         self.evaluate(batch, 'test')
 
     def start_from(self, pretrained: str | None) -> None:
-        """Load the encoder of a checkpoint, if any is given."""
         if pretrained is not None:
             load_encoder(self.model.encoder, pretrained)
             self.pretrained_tokenizer = tokenizer_of(pretrained)

@@ -97,7 +97,6 @@ class GraphPrediction(Training):
         return _in_stage(batch, stage, y)
 
     def evaluate(self, batch: Data, stage: str) -> tuple[Tensor, Graphs]:
-        """Log the metrics of a batch, and return its loss and the graph of each layer."""
         out, graphs = self.model(batch, return_graphs=True)
         out, y = _counted(batch, stage, out, self.target)
         loss = self.loss(out, y)
@@ -132,7 +131,6 @@ class GraphPrediction(Training):
         self._log('test')
 
     def _log(self, stage: str) -> None:
-        """Log the metrics of a stage over all processes, and reset the metrics."""
         metrics = self.metrics[f'{stage}_']
         values = self.means[stage].compute()
         if values:  # a resumed epoch may have no batches left

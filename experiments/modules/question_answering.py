@@ -173,8 +173,6 @@ class QuestionAnswering(Training):
         return self.may_have_none and row.margin > float(self.threshold)
 
     def _log(self, stage: str, answered: list[Answered]) -> None:
-        """Log the metrics of a stage, given the answered questions of all processes, and forget
-        these questions."""
         scores = np.array([row.scores_of_none if self._says_none(row) else row.scores
                            for row in answered]).reshape(-1, 2)
         has_answer = np.array([row.has_answer for row in answered], dtype=bool)
@@ -190,7 +188,6 @@ class QuestionAnswering(Training):
 
 
 def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
-    """Return the loss of :class:`QuestionAnswering`, averaged over windows."""
     # The loss is computed in float32, as torch's cross-entropy is under autocast.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     is_answer = torch.zeros_like(logits, dtype=torch.bool)

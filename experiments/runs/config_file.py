@@ -144,7 +144,6 @@ def _with_init_args(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def built(config: dict[str, Any], trust: Iterable[str] | None = (), **types: type) -> Namespace:
-    """Build the objects that a config describes."""
     bound_aliases()
     parser = Parser(exit_on_error=False)
     parser.is_nested = False

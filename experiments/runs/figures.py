@@ -27,13 +27,11 @@ STYLES = '-', '--', ':', '-.'
 
 
 def report_figure(figure: Figure, name: str, out: Path) -> None:
-    """Write a figure to ``out/name.png``, and print its path."""
     write_whole(out / f'{name}.png', figure.savefig)
     print(f'drawn in {out / name}.png')
 
 
 def training_curves(history: list[dict[str, float]], tested: int) -> Figure:
-    """Plot all metrics by epoch, and mark the epoch ``tested``."""
     logged = dict.fromkeys(name for row in history for name in row)
     stages = {name.split('/')[0] for name in logged}
     detailed = 'val' if 'val' in stages else 'train'
@@ -108,7 +106,6 @@ def compared_curves(runs: dict[str, list[list[dict[str, float]]]],
 
 
 def of_epochs(axes: Axes, metric: str, last: int) -> None:
-    """Set the title, the grid and the limits of a panel of a metric by epoch."""
     axes.set(title=metric.replace('_', ' '), xlabel='epoch', xlim=(0.5, last + 0.5))
     axes.grid()
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -192,8 +189,6 @@ def _received(graph: BipartiteGraph | PairMask, lengths: list[int]) -> Tensor:
 
 
 def mask_probabilities(probability: Tensor) -> Figure:
-    """Draw for each head the probability that a query attends to a key (SparseBERT, Fig. 2, 5,
-    6)."""
     heads = probability.detach().float().cpu().numpy()
     num_rows = -(-len(heads) // MASKS_PER_ROW)
     figure = Figure(figsize=(2.6 * MASKS_PER_ROW, 2.8 * num_rows + 0.4), layout='constrained')

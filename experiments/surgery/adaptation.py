@@ -109,7 +109,6 @@ def _batch(count: int, settings: Adaptation, step: int) -> Tensor:
 
 
 def check_lora(rank: int) -> None:
-    """Raise an error if ``rank`` is not positive, or if the package peft is missing."""
     if rank < 1:
         raise ValueError(f"'lora' must be positive (got {rank})")
     if find_spec('peft') is None:
@@ -117,7 +116,6 @@ def check_lora(rank: int) -> None:
 
 
 def with_adapters(model: nn.Module, rank: int, seed: int = 0) -> Any:
-    """Add low-rank adapters to all linear layers of a model, and train only them."""
     from peft import LoraConfig, get_peft_model
 
     with torch.random.fork_rng(devices=[]):
