@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.modules.base import Training
 from experiments.modules.densities import Graphs
-from graphattn.extension import cache_host_copies
 
 
 class Classification(Training):
@@ -27,11 +26,6 @@ class Classification(Training):
     def __init__(self, model: nn.Module, pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
         self.start_from(pretrained)
-
-    @cache_host_copies
-    def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
-        loss, graphs = self.evaluate(batch, 'train')
-        return self.penalised(loss, graphs)
 
     def targets(self, batch: TokenBatch, stage: str) -> Tensor | None:
         return batch.label

@@ -22,7 +22,6 @@ from experiments.data.batch import NO_LABEL
 from experiments.modules.base import Training
 from experiments.modules.densities import Graphs
 from experiments.modules.measures import Means
-from graphattn.extension import cache_host_copies
 
 Target = Literal['classes', 'labels', 'values']
 STAGES = 'train', 'val', 'test'
@@ -75,11 +74,6 @@ class GraphPrediction(Training):
             raise TypeError(f"a batch must be a PyG Data (got {type(batch).__name__})")
         if not isinstance(batch.y, Tensor):
             raise ValueError(f"a batch must have targets as 'y' (got {batch})")
-
-    @cache_host_copies
-    def training_step(self, batch: Data, batch_idx: int) -> Tensor:
-        loss, graphs = self.evaluate(batch, 'train')
-        return self.penalised(loss, graphs)
 
     def predict_step(self, batch: Data, batch_idx: int = 0) -> Tensor:
         """Return the predictions for a batch: the probability of each class or label, or the

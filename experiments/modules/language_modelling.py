@@ -101,4 +101,3 @@ class LanguageModelling(Training):
         bits = float(loss) * data.size['tokens'] / math.log(2)
         for name in ('token', 'character', 'byte'):
             self.log(f'{stage}/bits_per_{name}', bits / data.size[f'{name}s'])
-

@@ -73,15 +73,13 @@ class QuestionAnswering(Training):
         **kwargs: Arguments of :class:`experiments.modules.Training`.
     """
 
-    batch_kind = QuestionBatch
+    model_kind, batch_kind = SpanModel, QuestionBatch
 
     def __init__(self, model: nn.Module, words: Literal['squad', 'triviaqa'] = 'squad',
                  may_have_none: bool = False, global_question: bool = False,
                  link_equal: bool = False, max_answer: int = 30, num_best: int = 20,
                  pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
-        if not isinstance(model, SpanModel):
-            raise TypeError(f"'model' must be a SpanModel (got {type(model).__name__})")
         if words not in WORDS:
             raise ValueError(f"'words' must be one of {', '.join(WORDS)} (got {words!r})")
         check_numbers(max_answer=max_answer, num_best=num_best)

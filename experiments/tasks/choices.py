@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_only
-from torch.utils.data import DataLoader
 
 from experiments.data.batch import ChoiceBatch
 from experiments.data.text.choice_files import ChoiceQuestion, ChoiceSource
@@ -57,12 +56,6 @@ class Choices(QuestionTask):
 
     def encoded(self, part: str, tokenizer: Tokenizer) -> EncodedChoices:
         return EncodedChoices(self.data.parts[part], tokenizer, self.max_length, part)
-
-    def train_dataloader(self) -> DataLoader:
-        return self.for_training(self.sets['train'].batch, self.sets['train'].lengths)
-
-    def in_order(self, part: str) -> DataLoader:
-        return self.longest_first(self.sets[part].batch, self.sets[part].lengths)
 
 
 class EncodedChoices:

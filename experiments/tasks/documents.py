@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource
@@ -51,7 +51,6 @@ class Documents(TokenizedTask):
         super().__init__(max_length, batch_size, **kwargs)
         self.documents = documents
         self.classes: list[str] | None = None  # set from a checkpoint, if there is one
-        self.sets: dict[str, EncodedDocuments] = {}
 
     @cached_property
     def collection(self) -> Collection:
@@ -91,9 +90,6 @@ class Documents(TokenizedTask):
                                                    self.max_length, part)
                 self.sets[part].describe(part)
 
-    def train_dataloader(self) -> DataLoader:
-        return self.for_training(self.sets['train'].batch, self.sets['train'].lengths)
-
     def unlabelled(self, path: Path, size: int
                    ) -> Iterator[tuple[list[str], TokenBatch, list[tuple[str, ...]]]]:
         """Yield batches of ``size`` unlabelled texts of a table with their line numbers and texts,
@@ -104,9 +100,6 @@ class Documents(TokenizedTask):
                                        self.max_length)
             batch = encoded.batch(range(len(some)))
             yield [str(row.number) for row in some], batch, [row.texts for row in some]
-
-    def in_order(self, part: str) -> DataLoader:
-        return self.longest_first(self.sets[part].batch, self.sets[part].lengths)
 
 
 class EncodedDocuments(Dataset):

@@ -31,7 +31,7 @@ class QuestionTask(TokenizedTask):
 
     def __init__(self, questions: Any, max_length: int, batch_size: int, **kwargs):
         super().__init__(max_length, batch_size, **kwargs)
-        self.questions, self.sets = questions, {}
+        self.questions = questions
 
     @abstractmethod
     def encoded(self, part: str, tokenizer: Tokenizer) -> Any:
