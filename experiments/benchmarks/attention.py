@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
@@ -31,6 +30,7 @@ from experiments.benchmarks.measure import (
     progress,
     run_benchmark,
     saved_bytes,
+    sdpa,
     times_of_passes,
 )
 from experiments.runs.tables import report
@@ -103,10 +103,6 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
     conv = TransformerConv(heads * width, width, heads, root_weight=False).to(device, dtype)
     mask = cache(graph.to_mask)  # a mask takes n^2 bytes, so it is made on demand
 
-    def sdpa(attn_mask: Tensor | None) -> Tensor:
-        return F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in inputs),
-                                              attn_mask=attn_mask)
-
     def gather_scatter() -> Tensor:
         key_j, query_i = edge_index
         logit = (query[query_i] * key[key_j]).sum(-1) / width**0.5
@@ -114,8 +110,8 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
         return scatter(alpha.unsqueeze(-1) * value[key_j], query_i, dim_size=n)
 
     forwards = {
-        'full SDPA': lambda: sdpa(None),
-        'masked SDPA': lambda: sdpa(mask()),
+        'full SDPA': lambda: sdpa(*inputs),
+        'masked SDPA': lambda: sdpa(*inputs, mask()),
         'PyG gather-scatter': gather_scatter,
         'PyG TransformerConv': lambda: conv(query.flatten(1), edge_index),
         **{name: lambda name=name: edge_attention(query, key, value, graph, backend=name)

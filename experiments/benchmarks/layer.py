@@ -39,6 +39,7 @@ from experiments.benchmarks.measure import (
     peak_bytes,
     progress,
     run_benchmark,
+    sdpa,
 )
 from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
@@ -218,9 +219,7 @@ def projected(layer: GraphAttention, x: Tensor) -> list[Tensor]:
 
 
 def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
-    out = F.scaled_dot_product_attention(*(each.transpose(0, 1)[None]
-                                           for each in projected(layer, x)))
-    return layer.lin_out(out[0].transpose(0, 1).flatten(1))
+    return layer.lin_out(sdpa(*projected(layer, x)).flatten(1))
 
 
 def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:

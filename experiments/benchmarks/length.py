@@ -22,7 +22,6 @@ from functools import cache
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
 from matplotlib.ticker import FixedLocator
 from torch import Tensor
@@ -38,6 +37,7 @@ from experiments.benchmarks.measure import (
     peak_bytes,
     progress,
     saved_bytes,
+    sdpa,
 )
 from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
@@ -126,12 +126,6 @@ class AttentionWithoutEdges(GraphAttention):
 
     def forward(self, x: Tensor, ptr: Tensor, **unused: object) -> tuple[Tensor, None]:
         return self.lin_out(self.attend(*projected(self, x)).flatten(1)), None
-
-
-def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return torch's fused attention, whose backward pass computes the weights again."""
-    batch = (x.transpose(0, 1)[None] for x in (query, key, value))
-    return F.scaled_dot_product_attention(*batch)[0].transpose(0, 1)
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

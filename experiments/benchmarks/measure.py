@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jsonargparse.typing import restricted_number_type
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -150,6 +151,13 @@ def times_of_passes(forwards: dict[str, Callable[[], Tensor]], inputs: Sequence[
     return {name: interleave({case: functools.partial(run, forward)
                               for case, forward in forwards.items()}, rounds)
             for name, run in passes.items()}
+
+
+def sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return torch's fused attention of tokens ``[n, heads, channels]``, whose backward pass
+    computes the weights again."""
+    batch = (x.transpose(0, 1)[None] for x in (query, key, value))
+    return F.scaled_dot_product_attention(*batch, attn_mask=mask)[0].transpose(0, 1)
 
 
 def infer(forward: Callable[[], Tensor]) -> None:
