@@ -203,7 +203,6 @@ def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
 
 
 def profile_sections(path: str | PathLike) -> list[Section]:
-    """Read the profile of a model, and return the sections of its report."""
     from graphattn.hugging_face import Profile
 
     profile = Profile.load(path)

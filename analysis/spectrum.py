@@ -313,8 +313,6 @@ def _all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarra
 
 def _largest_singular_values(joined: sp.csr_array, count: int
                             ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return the ``count`` largest singular values of :math:`D_q^{-1/2} A D_k^{-1/2}`, their
-    residuals and the name of the method."""
     # A singular value is 1 minus an eigenvalue of the Laplacian of ``joined``, the graph of
     # :func:`join_queries_to_keys`. Isolated nodes only add zeros.
     has_edge = joined.sum(axis=1) > 0

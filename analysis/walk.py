@@ -52,13 +52,11 @@ def uniform_attention(graph: GraphLike, keyless: Literal['zero', 'stay'] = 'zero
 
 
 def is_symmetric(attention: sp.csr_array) -> bool:
-    """Return whether every edge of the attention matrix has a reverse edge."""
     edges = attention != 0
     return (edges != edges.T).nnz == 0
 
 
 def strong_components(attention: sp.csr_array) -> np.ndarray:
-    """Return the index of each token's strongly connected component, int32 ``[n]``."""
     return connected_components(attention, connection='strong')[1]
 
 

@@ -204,8 +204,6 @@ def diffuser_s9(seed: int = 0) -> Picture:
 
 
 def _spectra(patterns: dict[object, Pattern], seed: int) -> dict[object, np.ndarray]:
-    """Return the eigenvalues of each pattern's normalised Laplacian at 2,048 tokens, ascending,
-    float64 ``[2048]``."""
     solved = {}
     for pattern in tqdm(dict.fromkeys(patterns.values()), desc='spectra', unit='graph', delay=2,
                         leave=False, disable=None):
@@ -389,8 +387,6 @@ def _bigbird(n: int, seed: int) -> list[Parts]:
 
 
 def _mean_densities(settings: tuple[int, int, int], n: int, seed: int) -> tuple[Parts, float]:
-    """Return the mean densities of Diffuser's pattern over several draws, in per cent, and the
-    standard deviation of the total density."""
     if n >= _MODEL_LENGTH:
         return _densities(diffuser_parts(*settings, n, seed)), 0.
     draws = [_densities(diffuser_parts(*settings, n, seed + draw)) for draw in range(_DRAWS)]

@@ -78,7 +78,6 @@ class EncodedChoices:
                                  for number in range(len(questions))], dtype=np.int64)
 
     def batch(self, numbers: Sequence[int]) -> ChoiceBatch:
-        """Return a batch of the questions with these indices."""
         tokens, first, num_global, selected, choice = [], [], [], [], []
         start, choice_ptr, ptr = 0, [0], [0]
         for number in numbers:
@@ -122,7 +121,6 @@ class EncodedChoices:
 
     @rank_zero_only
     def describe(self, about: str, name: str) -> None:
-        """Print the number of questions and the lengths of their sequences."""
         counts = [len(choices) for _, choices, _ in self.parts]
         lengths = [sum(map(len, (text, *choices, *documents)))
                    for text, choices, documents in self.parts]

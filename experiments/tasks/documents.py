@@ -92,8 +92,6 @@ class Documents(TokenizedTask):
 
     def unlabelled(self, path: Path, size: int
                    ) -> Iterator[tuple[list[str], TokenBatch, list[tuple[str, ...]]]]:
-        """Yield batches of ``size`` unlabelled texts of a table with their line numbers and texts,
-        in the order of the table."""
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
             encoded = EncodedDocuments([Document(row.texts, NO_LABEL) for row in some], tokenizer,
@@ -146,7 +144,6 @@ class EncodedDocuments(Dataset):
 
     @rank_zero_only
     def describe(self, name: str) -> None:
-        """Print the number of documents and their lengths."""
         num_cut = int((self.full_lengths > self.lengths).sum())
         print(f'{name:<5} {len(self):>7,} documents of {len(self.label.unique())} classes; '
               f'{spread_of_lengths(self.full_lengths)}; '
@@ -154,7 +151,6 @@ class EncodedDocuments(Dataset):
 
 
 def collate(examples: list[tuple[Tensor, Tensor]]) -> TokenBatch:
-    """Join pairs of a document's token ids and its class in one batch."""
     tokens, label = zip(*examples)
     ptr = torch.tensor([0, *map(len, tokens)]).cumsum(0)
     return TokenBatch(torch.cat(tokens), ptr, torch.stack(label))

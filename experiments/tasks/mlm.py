@@ -132,8 +132,6 @@ class MaskedLanguage(TokenizedTask):
         return self._loader('test')
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """Draw the learned masks of a model (SparseBERT, Fig. 5 and 6), and return the figure by
-        name. Without learned masks, there is no figure."""
         sources = [module for module in model.modules() if isinstance(module, LearnedMaskSource)]
         names = ['masks'] if len(sources) == 1 else [f'masks{i}' for i in range(len(sources))]
         return {name: mask_probabilities(source.probability())
