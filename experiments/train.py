@@ -223,8 +223,9 @@ class TrainCLI(LightningCLI):
         given = _listed(options.callbacks)
         self.stay_finite = StayFinite()
         self.run_folder = RunFolder(identity(config_text(self.parser, self.config)))
+        tell = partial(self.run_folder.tell, folder=folder)
         callbacks = [*given, StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), self.stay_finite,
-                     Baseline(), self.run_folder, StayStopped(), EndTogether(self._tell)]
+                     Baseline(), self.run_folder, StayStopped(), EndTogether(tell)]
         self.best = None
         if (metric := self.config.select_on) is not None:
             # This callback precedes the others, so that their checkpoints record which checkpoint
@@ -338,9 +339,6 @@ class TrainCLI(LightningCLI):
         self.model.on_load_checkpoint(state)  # raises if the checkpoint does not fit the model
         if is_its_own and (folder / SUMMARY).exists():
             read_summary(folder)  # its entries on the training will be kept
-
-    def _tell(self, what: str) -> None:
-        self.run_folder.tell(what, Path(self.config.trainer.default_root_dir))
 
     def _best_path(self) -> str | None:
         path = self.best.best_model_path or None

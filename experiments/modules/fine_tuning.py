@@ -106,8 +106,7 @@ class FineTuning(DevReport):
     def validation_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         self._evaluate(batch, self.task.dev[dataloader_idx])
 
-    def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self._evaluate(batch, self.task.dev[dataloader_idx])
+    test_step = validation_step  # on the same sets
 
     def targets(self, batch: TextBatch, stage: str) -> Tensor | None:
         return batch.label if self.task.classes else None  # a constant has no correlation
