@@ -12,8 +12,6 @@
 Only the modules of the given command are imported. A shipped config is named by the path of its
 file below ``experiments/configs``. """ # noqa: E501
 
-from __future__ import annotations
-
 import ast
 import os
 import sys

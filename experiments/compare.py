@@ -5,8 +5,6 @@
 A folder of ``--seeds`` counts as one run, with means and standard deviations over its seeds.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Sequence

@@ -8,8 +8,6 @@
 the command is interrupted, the same command continues.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math

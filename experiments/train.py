@@ -9,8 +9,6 @@ The folder of the run is ``--trainer.default_root_dir``. With ``--seeds 3``, thi
 three runs, with the seed ``--seed_everything`` and the next two seeds.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

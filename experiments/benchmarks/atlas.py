@@ -9,8 +9,6 @@ widths of heads, dtypes and runs. At each point it times all backends and ``back
 alternation.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import math
 import platform

@@ -7,8 +7,6 @@
     python -m experiments.benchmarks.attention --device cuda --pattern 'SlidingWindow(64)'
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache

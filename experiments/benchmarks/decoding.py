@@ -13,8 +13,6 @@ A second table has the time of a token after the longest prompt if several proce
 cache, and the memory of the cache in each process. Every process has one thread.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from functools import partial

@@ -5,8 +5,6 @@ scatter.
     python -m experiments.benchmarks.diffusion --quick
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path

@@ -9,8 +9,6 @@ processes beyond the number of cores share them.
     python -m experiments.benchmarks.distributed --cases '[window]' --window 64 --nodes 1048576
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

@@ -12,8 +12,6 @@ only in their attention.
     python -m experiments.benchmarks.transformer_conv gps --quick
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

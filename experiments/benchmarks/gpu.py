@@ -12,8 +12,6 @@ This command checks for memory errors: compute-sanitizer python -m pytest tests/
 -k on_a_gpu
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import product

@@ -8,8 +8,6 @@ model without attention.
     python -m experiments.benchmarks.hugging_face --quick
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple

@@ -13,8 +13,6 @@ sampled layer use new pages of memory, with which a step took 435 ms instead of 
     python -m experiments.benchmarks.layer --quick
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import nullcontext

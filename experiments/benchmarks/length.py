@@ -14,8 +14,6 @@ Peaks are peaks of the memory in use. The process occupies more memory, because 
 freed blocks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Interleaved timing of cases, and measurement of memory, for all benchmarks."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import inspect

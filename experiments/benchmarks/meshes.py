@@ -12,8 +12,6 @@ numbers of points in that table.
     python -m experiments.benchmarks.gpu --dtype float16
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.util import find_spec

@@ -9,8 +9,6 @@ time of only reading and writing the rows of an edge.
     python -m experiments.benchmarks.attention scaling --quick
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -12,8 +12,6 @@ For a batch of molecules, whose edges are sorted again in every step:
         --channels 16 --edge_dims '[0]' --anew true --rounds 300
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple

@@ -7,8 +7,6 @@ backward pass on CPUs. If it does not compile, its row is missing and the reason
     python -m experiments.benchmarks.attention windows --only '["image 64 x 64, 7 x 7"]' --heads 4
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

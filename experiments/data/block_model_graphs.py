@@ -7,8 +7,6 @@ of 44 nodes, although the distribution implies at least 45.
 Source: Dwivedi et al., "Benchmarking Graph Neural Networks" (2020), Sec. 4.4 and Appendix A.3.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sources that read texts, and pairs of texts, byte by byte."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

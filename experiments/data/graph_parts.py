@@ -1,7 +1,5 @@
 """Graphs with targets, divided into training, validation and test parts."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """The user's own graphs, from ``.pt``, GraphML, or CSV tables of nodes and edges."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Class labels as text, and the random division of examples into parts."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence

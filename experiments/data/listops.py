@@ -5,8 +5,6 @@ r"""ListOps: nested operations on digits, drawn by the rules of Long Range Arena
 draws the trees, caches them in ``data/cache`` and prints their distributions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass

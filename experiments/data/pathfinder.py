@@ -1,7 +1,5 @@
 """Pictures of the Pathfinder task, drawn or released: do two discs lie on one dashed contour?"""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass

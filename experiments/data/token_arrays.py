@@ -1,7 +1,5 @@
 """Labelled sequences of token ids, from NumPy files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The base class of all trainings: optimiser, learned masks, and checks of checkpoints."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from numbers import Real

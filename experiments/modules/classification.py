@@ -1,7 +1,5 @@
 """Training of a classifier of sequences or tokens."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Training of a model that estimates the density of images, byte by byte."""
 
-from __future__ import annotations
-
 import math
 
 import torch

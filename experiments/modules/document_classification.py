@@ -1,7 +1,5 @@
 """Training of a classifier of documents."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score

@@ -1,7 +1,5 @@
 """Fine-tuning of a pre-trained model on a GLUE task."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Training of a model that predicts classes, labels or values, of graphs or of their nodes."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Literal
 

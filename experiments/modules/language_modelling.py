@@ -1,7 +1,5 @@
 """BERT's pre-training: prediction of masked tokens and of next sentences."""
 
-from __future__ import annotations
-
 import math
 
 import torch.nn.functional as F

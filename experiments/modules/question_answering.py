@@ -1,7 +1,5 @@
 """Training of a model that finds answers in texts."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import pairwise

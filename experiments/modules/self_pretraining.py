@@ -1,7 +1,5 @@
 """Pre-training on the inputs of a task, without its labels."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

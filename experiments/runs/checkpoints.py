@@ -5,8 +5,6 @@ read it too. The checksums of zip files do not suffice. They do not include the 
 flipped bit can hide a tensor, and ``torch.load`` does not check them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

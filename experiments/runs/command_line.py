@@ -1,7 +1,5 @@
 """Functions as commands: their arguments become the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from inspect import cleandoc
 

@@ -1,7 +1,5 @@
 """Config files: how they are merged, parsed safely and written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import lru_cache

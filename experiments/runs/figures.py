@@ -1,7 +1,5 @@
 """Figures of a training run."""
 
-from __future__ import annotations
-
 import math
 from itertools import chain, cycle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Digests of the input files of a run, which show whether the files have changed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from hashlib import blake2b, file_digest

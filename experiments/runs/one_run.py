@@ -1,7 +1,5 @@
 """The rules by which a run starts and resumes in a folder. A folder contains one run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pre-trained models as the beginning of other models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal

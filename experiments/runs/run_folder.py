@@ -1,7 +1,5 @@
 """The folder of a training run: its config, logs, metrics, summary and figures."""
 
-from __future__ import annotations
-
 import csv
 import os
 import sys

@@ -1,7 +1,5 @@
 """The summary of a run, ``summary.json``."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

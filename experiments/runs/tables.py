@@ -1,7 +1,5 @@
 """Results as a printed table and a CSV file."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """The common end of all processes of a run, so that none waits forever for a dead or stopped
 one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Versions of packages that affect the results of a run."""
 
-from __future__ import annotations
-
 import platform
 
 import lightning as L

@@ -1,8 +1,6 @@
 """Training of a model for a few steps after its attention was replaced by attention along
 graphs."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple

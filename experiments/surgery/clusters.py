@@ -1,8 +1,6 @@
 """The choice for each head between its fitted pattern and clusters by content, by the loss of the
 model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

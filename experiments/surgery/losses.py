@@ -1,7 +1,5 @@
 """Losses of language models of transformers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

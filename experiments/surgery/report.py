@@ -1,7 +1,5 @@
 """The report of ``sparsify``: a page about a model whose heads attend along graphs."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sequences of tokens for a language model of transformers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Handwritten digits as sequences of 64 pixels, a classification task."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

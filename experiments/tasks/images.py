@@ -1,7 +1,5 @@
 """Density estimation of images, and images that are sampled from the model."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from matplotlib.figure import Figure

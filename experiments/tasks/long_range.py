@@ -1,7 +1,5 @@
 """Classification of long sequences: the tasks of Long Range Arena, and stand-ins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, islice

@@ -1,7 +1,5 @@
 """Classification of images and of token ids in the user's files."""
 
-from __future__ import annotations
-
 import sys
 
 from jsonargparse import Namespace

@@ -1,7 +1,5 @@
 """Classification of texts, or of pairs of texts, in the user's table."""
 
-from __future__ import annotations
-
 from jsonargparse import Namespace
 
 from experiments.data.text.text_table import TextTable

@@ -1,8 +1,6 @@
 """A synthetic task whose labels depend on a token two edges away. One hop of one layer cannot reach
 it."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Text corpora from files, folders, saved data sets, and installed documentation."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

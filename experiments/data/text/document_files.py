@@ -1,7 +1,5 @@
 """Collections of labelled documents, read from the files of their publishers."""
 
-from __future__ import annotations
-
 import html
 import re
 import warnings

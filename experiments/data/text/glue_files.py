@@ -1,7 +1,5 @@
 """The eight GLUE tasks on sentences or pairs of sentences, from GLUE's files."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

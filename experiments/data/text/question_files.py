@@ -1,7 +1,5 @@
 """Questions, and the texts with their answers, read from the files of their publishers."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from abc import ABC, abstractmethod
