@@ -1,7 +1,5 @@
 """Rank, capacity and direction of an attention matrix."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Options, files and errors that all commands of analysis share."""
 
-from __future__ import annotations
-
 import csv
 import inspect
 import io

@@ -1,7 +1,5 @@
 """Messages between several processes that share one sequence, computed from its graph."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """K hops of attention diffusion: spectrum, receptive field, and distance to the limit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Figures of the questions, one function each."""
 
-from __future__ import annotations
-
 import functools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Mixing of the random walk along an attention graph: how fast the walk forgets its start."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """All measurements of a graph on one self-contained HTML page."""
 
-from __future__ import annotations
-
 import base64
 import inspect
 import io

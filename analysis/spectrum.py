@@ -1,7 +1,5 @@
 """Eigenvalues of an attention graph's Laplacian."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args

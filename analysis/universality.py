@@ -1,7 +1,5 @@
 """Conditions of universal approximation for attention patterns that layers apply in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b

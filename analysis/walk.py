@@ -1,7 +1,5 @@
 """The random walk along a graph: its transition matrix, its limits and its rates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal

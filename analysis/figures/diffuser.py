@@ -1,7 +1,5 @@
 """Diffuser: Figures S.2, S.7, S.8 and S.9, and the densities of Tables S.1 and S.8."""
 
-from __future__ import annotations
-
 from statistics import fmean, stdev
 
 import numpy as np
