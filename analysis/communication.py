@@ -142,6 +142,8 @@ def communication(
         others = np.full(count, count - 1)
         along = edges.max() * edge_seconds
         all_pairs = n * n / count * pair_seconds
+        ring = np.zeros((count, count))  # a process receives from the one before it
+        ring[np.arange(count), np.arange(count) - 1] = n - n / count
         exchanged = np.full((count, count), n / count**2) * ~np.eye(count, dtype=bool)
         points.append({
             'rows': rows.sum(1).mean(), 'messages': messages.max(),
@@ -150,7 +152,7 @@ def communication(
             'all_keys_mib': 2 * everyone.sum() / count * token_bytes / 2**20,
             'halo_ms': 1e3 * (2 * sending(rows, messages) + along),
             'all_keys_ms': 1e3 * (2 * sending(everyone, others) + along),
-            'ring_ms': 1e3 * max(3 * sending(_ring(n, count), others), all_pairs),
+            'ring_ms': 1e3 * max(3 * sending(ring, others), all_pairs),
             # A token has four tensors: keys and values in the forward pass, and their gradients in
             # the backward pass.
             'ulysses_ms': 1e3 * (4 * sending(exchanged, others) + all_pairs)
@@ -164,14 +166,6 @@ def communication(
         fastest=min(times, key=lambda name: np.nan_to_num(times[name], nan=np.inf)).replace(
             '_', ' '),
         processes=np.array(processes), **arrays)
-
-
-def _ring(n: int, count: int) -> np.ndarray:
-    """Return the numbers of rows that the processes exchange in ring attention, ``[receiver,
-    sender]``."""
-    rows = np.zeros((count, count))
-    rows[np.arange(count), np.arange(count) - 1] = n - n / count
-    return rows if count > 1 else np.zeros((1, 1))
 
 
 def rows_received(graph: BipartiteGraph, bounds: list[int]) -> np.ndarray:

@@ -263,20 +263,16 @@ def _section(section: Section, names: Sequence[str] | None) -> str:
         parts.append(f'<p><strong>Not asked:</strong> {escape(section.refusal)}</p>')
     if section.results:
         rows, left_out = with_values(section.results)
-        parts.append(_table(_with_meanings(rows, section.results)))
+        if has_one_column(rows):
+            meaning = meanings(section.results)
+            rows = [[*row, meaning.get(row[0], '')] for row in rows]
+        parts.append(_table(rows))
         parts += [f'<p>{escape(left_out)}</p>'] if left_out else []
         parts += [f'<p>{escape(line)}</p>' for line in token_lines(section.results, names)]
     if section.figure:
         drawings.name_tokens(section.figure, names)
         parts.append(f'<div class="wide">{_picture(section.figure, section.title)}</div>')
     return f'<section id="{_anchor(section)}">\n' + '\n'.join(parts) + '\n</section>'
-
-
-def _with_meanings(rows: list[list[str]], results: Results) -> list[list[str]]:
-    if not has_one_column(rows):
-        return rows
-    meaning = meanings(results)
-    return [[*row, meaning.get(row[0], '')] for row in rows]
 
 
 def _anchor(section: Section) -> str:

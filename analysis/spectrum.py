@@ -220,7 +220,9 @@ class Laplacian:
         self.matrix = _scaled_difference(adjacency, self.degree, scale)
         self.bound = 2. if is_normalized else 2 * float(self.degree.max())
         weight = np.where(self.degree > 0, np.sqrt(self.degree), 1) if is_normalized else scale
-        self.null_space = self._null_space(weight)
+        norm = np.sqrt(np.bincount(self.component, weights=weight**2))
+        self.null_space = sp.csc_array((weight / norm[self.component],
+                                        (np.arange(self.num_nodes), self.component)))
 
     @cached_property
     def mean(self) -> float:
@@ -271,11 +273,6 @@ class Laplacian:
         values, vectors = values[order], vectors[:, order]
         residuals = np.linalg.norm(self.matrix @ vectors - vectors * values, axis=0)
         return Eigenpairs(values, vectors, residuals, method)
-
-    def _null_space(self, weight: np.ndarray) -> sp.csc_array:
-        norm = np.sqrt(np.bincount(self.component, weights=weight**2))
-        return sp.csc_array((weight / norm[self.component],
-                             (np.arange(self.num_nodes), self.component)))
 
 
 def _scaled_difference(adjacency: sp.csr_array, degree: np.ndarray, scale: np.ndarray

@@ -45,15 +45,7 @@ PACKAGES = ('torch', 'torch-geometric', 'numba', 'numpy', 'scipy', 'networkx', '
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command ``graphattn``.
-
-    Args:
-        arguments: The words of the command line; by default those of this process.
-
-    Raises:
-        SystemExit: Status 2, with a message of one line, if the command or a config is unknown, or
-            a package is not installed. Status 130 after an interrupt.
-    """
+    """Run the command ``graphattn`` with the given words, or else those of this process."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')  # for ASCII terminals
     try:

@@ -135,10 +135,6 @@ class TrainCLI(LightningCLI):
 
     Lightning's own subcommands are not used, because they are nested parsers, which parse every
     option twice.
-
-    Args:
-        command: ``'fit'``, ``'validate'`` or ``'test'``.
-        args: The options, as the words of a command line or as a config.
     """
 
     def __init__(self, command: str, args: ArgsType):
@@ -469,16 +465,7 @@ def _listed(value: Any) -> list:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command ``experiments.train``.
-
-    Args:
-        args: The words of the command line; by default those of this process.
-
-    Raises:
-        OSError: A file cannot be written, for example because the disk is full.
-        SystemExit: Status 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
-        TypeError, ValueError: An argument is invalid.
-    """
+    """Run the command ``experiments.train`` with the given words, or else those of this process."""
     for name in ('lightning.pytorch', 'lightning.fabric'):
         logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning calls torch in a way that is deprecated by torch.

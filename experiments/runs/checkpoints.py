@@ -104,18 +104,10 @@ class EpochCheckpoints(ModelCheckpoint):
 
 
 class StepCheckpoints(Checkpoint):
-    """A callback that writes a checkpoint every ``every`` steps.
+    """Write a checkpoint every ``every`` steps, except for the last of an epoch, which has one."""
 
-    If an evaluation follows the step, the checkpoint is written after the evaluation, because a
-    resumed run does not repeat it.
-
-    In the last step of an epoch, this callback writes nothing, because every epoch ends with a
-    checkpoint anyway.
-
-    Args:
-        path (Path): The checkpoint.
-        every (int): Number of steps between checkpoints.
-    """
+    # If an evaluation follows the step, the checkpoint is written after the evaluation, because a
+    # resumed run does not repeat it.
 
     def __init__(self, path: Path, every: int):
         self.path, self.every = path, every

@@ -84,14 +84,10 @@ class RunFolder(Callback):
     Checkpoints contain the metrics of past epochs, so a resumed run has the metrics of all epochs.
     If an epoch was resumed in its middle, its training metrics are those of its remaining batches
     only.
-
-    Args:
-        identity (dict): The identity of the run, see :func:`experiments.runs.one_run.identity`. It
-            is saved in the checkpoints.
     """
 
     def __init__(self, identity: dict[str, Any] | None = None):
-        self.identity = identity
+        self.identity = identity  # of one_run.identity, saved in the checkpoints
         self.go_on = 'the same command resumes'
         self.history: list[dict[str, float]] = []
         # the metrics that were measured since the last row of the history

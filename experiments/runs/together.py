@@ -29,14 +29,10 @@ class EndTogether(Callback):
     Lightning starts the processes. A process that blocks in a collective operation handles no
     signals, so a thread monitors the other processes. It detects a dead process within ``PERIOD``
     seconds, and a stopped process within ``PERIOD * PATIENCE`` seconds.
-
-    Args:
-        tell (Callable): A function that is called in the first process before it ends, with a
-            description of the failure.
     """
 
     def __init__(self, tell: Callable[[str], None]):
-        self.tell = tell
+        self.tell = tell  # called with the failure in the first process, before it ends
         self.children: list[Popen] = []
         self.is_child = self.is_watching = False
 

@@ -21,23 +21,13 @@ SAVE_EVERY = 50  # steps
 
 
 class Adaptation(NamedTuple):
-    """Settings of :func:`adapt`.
-
-    Args:
-        steps (int): Number of steps of AdamW.
-        lr (float): Peak learning rate. The rate rises in the first tenth of the steps, and then
-            falls linearly to 0.
-        batch_size (int): Number of sequences in a step.
-        distill (float): Weight in the loss of the divergence from the dense model's predictions,
-            from 0 to 1. The model's own loss has the remaining weight.
-        seed (int): Seed of the batches and of dropout.
-    """
+    """Settings of :func:`adapt`, a training by AdamW."""
 
     steps: int = 300
-    lr: float = 2e-4
+    lr: float = 2e-4  # the peak; it rises in the first tenth of the steps, then falls linearly to 0
     batch_size: int = 4
-    distill: float = 0.
-    seed: int = 0
+    distill: float = 0.  # weight of the divergence from the dense model; the own loss has the rest
+    seed: int = 0  # of the batches and of dropout
 
 
 def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
