@@ -88,11 +88,8 @@ class GeneratedListOps(SequenceSource):
         parameters = asdict(self)
         del parameters['cache']
         arrays = cached_arrays(Path(self.cache), 'listops', parameters, self._draw)
-        counts = np.cumsum([self.num_train, self.num_dev])
-        whole = Sequences(**arrays)
-        return SequenceData('ListOps, generated', len(SYMBOLS), 10, {
-            part: whole.take(numbers) for part, numbers in zip(PARTS, np.split(
-                np.arange(len(whole.label)), counts))})
+        return SequenceData('ListOps, generated', len(SYMBOLS), 10,
+                            Sequences(**arrays).parts(self.num_train, self.num_dev))
 
     def _draw(self) -> dict[str, np.ndarray]:
         number = self.num_train + self.num_dev + self.num_test

@@ -11,13 +11,7 @@ from tqdm import tqdm
 
 from experiments.data.cached_arrays import cached_arrays
 from experiments.data.image_files import read_png
-from experiments.data.sequences import (
-    PARTS,
-    SequenceData,
-    Sequences,
-    SequenceSource,
-    check_at_least,
-)
+from experiments.data.sequences import SequenceData, Sequences, SequenceSource, check_at_least
 from graphattn.utils.reading import filled_lines
 
 # Lengths are in pixels.
@@ -69,11 +63,10 @@ class GeneratedPathfinder(SequenceSource):
         settings = {**asdict(self), 'version': VERSION}
         del settings['cache']
         arrays = cached_arrays(Path(self.cache), 'pathfinder', settings, self._draw)
-        counts = np.cumsum([self.num_train, self.num_dev])
-        images, labels = (np.split(arrays[name], counts) for name in ('image', 'label'))
-        return SequenceData('stand-in for Pathfinder: drawn contours', 256, 2, {
-            part: Sequences.of_equal_length(image.reshape(len(image), -1), label)
-            for part, image, label in zip(PARTS, images, labels)})
+        image, label = arrays['image'], arrays['label']
+        whole = Sequences.of_equal_length(image.reshape(len(image), -1), label)
+        return SequenceData('stand-in for Pathfinder: drawn contours', 256, 2,
+                            whole.parts(self.num_train, self.num_dev))
 
     def _draw(self) -> dict[str, np.ndarray]:
         drawings = draw_contours(np.random.default_rng(self.seed),
@@ -221,10 +214,9 @@ class PathfinderFiles(SequenceSource):
         order = np.arange(len(listed))
         if self.seed is not None:
             np.random.default_rng(self.seed).shuffle(order)
-        counts = [len(order) * 8 // 10, len(order) * 9 // 10]
-        return SequenceData(f'Pathfinder{self.size}, released', 256, 2, {
-            part: Sequences.of_equal_length(image[own], label[own])
-            for part, own in zip(PARTS, np.split(order, counts))})
+        first, second = len(order) * 8 // 10, len(order) * 9 // 10
+        return SequenceData(f'Pathfinder{self.size}, released', 256, 2, Sequences.of_equal_length(
+            image, label).parts(first, second - first, order=order))
 
     def _lists(self) -> list[Path]:
         folder = Path(self.path) / 'metadata'

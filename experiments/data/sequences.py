@@ -41,6 +41,12 @@ class Sequences(NamedTuple):
         chosen = (width * np.asarray(examples)[:, None] + np.arange(width)).ravel()
         return Sequences.of((self.sequence(number) for number in chosen), self.label[examples])
 
+    def parts(self, *sizes: int, order: np.ndarray | None = None) -> dict[str, Sequences]:
+        """Return the examples in three parts, of which ``sizes`` are those of the first two."""
+        order = np.arange(len(self.label)) if order is None else order
+        return {part: self.take(numbers)
+                for part, numbers in zip(PARTS, np.split(order, np.cumsum(sizes)))}
+
     @classmethod
     def of(cls, sequences: Iterable[np.ndarray], label: Iterable[int]) -> Sequences:
         sequences = [np.zeros(0, np.uint8), *sequences]

@@ -12,6 +12,7 @@ from graphattn.utils.reading import read_array
 
 PADDING = -1
 
+
 def read_tokens(path: Path, folder: Path, length: int, num_tokens: int) -> Tensor:
     """Read sequences of token ids, int64 ``[sequences, length]`` with -1 for padding."""
     if not path.is_file():
@@ -28,15 +29,13 @@ def read_tokens(path: Path, folder: Path, length: int, num_tokens: int) -> Tenso
                          f"knows, and {PADDING} for padding (got {ids.min()} to {ids.max()} in "
                          f"{path})")
     is_padding = ids == PADDING
-    if is_padding[:, :2].any() or (is_padding[:, :-1] & ~is_padding[:, 1:]).any():
+    is_wrong = is_padding[:, :2].any(1) | (is_padding[:, :-1] & ~is_padding[:, 1:]).any(1)
+    if is_wrong.any():
         raise ValueError(f"'data' must hold at least two tokens in each row before its padding "
-                         f"(got row {_first_wrong(is_padding)} of {path})")
+                         f"(got row {is_wrong.argmax()} of {path})")
     return torch.from_numpy(ids.astype(np.int64))
 
 
-def _first_wrong(is_padding: np.ndarray) -> int:
-    return int((is_padding[:, :2].any(1) | (is_padding[:, :-1] & ~is_padding[:, 1:]).any(1)
-                ).argmax())
 
 
 def _ids(path: Path) -> np.ndarray:
