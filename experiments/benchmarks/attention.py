@@ -21,26 +21,17 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch_geometric.nn import TransformerConv
 from torch_geometric.utils import scatter, softmax
 
-from experiments.benchmarks.measure import (
-    SPARSE,
-    Density,
-    benchmark,
-    progress,
-    run_benchmark,
-    saved_bytes,
-    sdpa,
-    times_of_passes,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys, parse
 
 
-@benchmark(nodes=(512,), densities=(0.02, 0.2), channels=(32,), rounds=3)
+@bench.benchmark(nodes=(512,), densities=(0.02, 0.2), channels=(32,), rounds=3)
 def main(
     nodes: list[PositiveInt] = (4096,),
-    densities: list[Density] = (0.002, 0.01, 0.05, 0.1, 0.2),
+    densities: list[bench.Density] = (0.002, 0.01, 0.05, 0.1, 0.2),
     pattern: str | None = None,
     channels: list[PositiveInt] = (32,),
     heads: PositiveInt = 4,
@@ -65,7 +56,7 @@ def main(
     """
     rows = []
     settings = product(nodes, channels, [None] if pattern else densities)
-    for n, width, density in progress(settings, 'attention'):
+    for n, width, density in bench.progress(settings, 'attention'):
         edges = parse(pattern) if pattern else RandomKeys(max(1, round(density * n)))
         graph = edges.build(n, seed=0)
         rows += measure(graph, width, heads, rounds, only, getattr(torch, dtype))
@@ -79,13 +70,13 @@ def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: li
     if unknown:
         raise ValueError(f"'only' must contain only cases from {[*forwards]} (got {unknown})")
     forwards = {name: forwards[name] for name in dict.fromkeys([*(only or forwards), 'auto'])}
-    times = times_of_passes(forwards, inputs, rounds)
+    times = bench.times_of_passes(forwards, inputs, rounds)
     baseline = times['train']['auto']
     return [{'n': graph.num_queries, 'channels': width, 'density': graph.density(), 'case': name,
              'forward ms': 1e3 * times['infer'][name],
              'forward+backward ms': 1e3 * times['train'][name],
              'times auto': times['train'][name] / baseline,
-             'saved MiB': saved_bytes(forward) / 2**20}
+             'saved MiB': bench.saved_bytes(forward) / 2**20}
             for name, forward in forwards.items() if math.isfinite(times['train'][name])]
 
 
@@ -108,12 +99,12 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
         return scatter(alpha.unsqueeze(-1) * value[key_j], query_i, dim_size=n)
 
     forwards = {
-        'full SDPA': lambda: sdpa(*inputs),
-        'masked SDPA': lambda: sdpa(*inputs, mask()),
+        'full SDPA': lambda: bench.sdpa(*inputs),
+        'masked SDPA': lambda: bench.sdpa(*inputs, mask()),
         'PyG gather-scatter': gather_scatter,
         'PyG TransformerConv': lambda: conv(query.flatten(1), edge_index),
         **{name: lambda name=name: edge_attention(query, key, value, graph, backend=name)
-           for name in (*SPARSE[device.type], 'auto')},
+           for name in (*bench.SPARSE[device.type], 'auto')},
     }
     if device.type == 'cuda':
         forwards['compiled PyG gather-scatter'] = torch.compile(gather_scatter)
@@ -124,4 +115,4 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
 
 
 if __name__ == '__main__':
-    run_benchmark(main, modes=('scaling', 'windows'))
+    bench.run_benchmark(main, modes=('scaling', 'windows'))

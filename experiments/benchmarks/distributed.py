@@ -24,18 +24,7 @@ import torch.distributed as dist
 from jsonargparse.typing import PositiveInt
 from torch import Tensor
 
-from experiments.benchmarks.measure import (
-    benchmark,
-    ending_children,
-    forkserver,
-    free_at_once,
-    held_bytes,
-    max_held_bytes,
-    progress,
-    run_benchmark,
-    start_peak_over,
-    without_interrupts,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn import distributed
 from graphattn.distributed import SequenceParallel, sequence_parallel
@@ -57,7 +46,7 @@ Case = Literal['window', 'window, global, random', 'Diffuser, 5 hops', 'block mo
 Measurement = Callable[[str, int, int], dict]  # of a case, its tokens and its window
 
 
-@benchmark(processes=(2,), nodes=1024, nodes_of_block_model=256, rounds=2)
+@bench.benchmark(processes=(2,), nodes=1024, nodes_of_block_model=256, rounds=2)
 def main(
     processes: list[PositiveInt] = (1, 2, 4),
     cases: list[Case] = tuple(CASES),
@@ -79,7 +68,7 @@ def main(
     """
     sizes = {case: nodes_of_block_model if 'block' in case else nodes for case in cases}
     rows = []
-    for world in progress(processes, 'distributed'):
+    for world in bench.progress(processes, 'distributed'):
         # Memory is measured in processes of their own, where allocations are slower.
         times = measure_elsewhere(world, partial(time_case, rounds=rounds), sizes, window)
         memory = measure_elsewhere(world, weigh_case, sizes, window)
@@ -90,11 +79,11 @@ def main(
 def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, int],
                       window: int) -> list[tuple[dict, ...]]:
     with tempfile.TemporaryDirectory() as folder:
-        processes = [forkserver().Process(
+        processes = [bench.forkserver().Process(
             target=measure, args=(Path(folder), rank, world, measure_case, sizes, window))
             for rank in range(world)]
-        with ending_children():
-            with without_interrupts():
+        with bench.ending_children():
+            with bench.without_interrupts():
                 for process in processes:
                     process.start()
             for process in processes:
@@ -140,13 +129,13 @@ def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
 
 
 def weigh_case(case: Case, n: int, window: int) -> dict:
-    free_at_once()
-    before = held_bytes()
+    bench.free_at_once()
+    before = bench.held_bytes()
     step = warm_step(case, n, window)
-    start_peak_over()
+    bench.start_peak_over()
     with counted() as sent:
         edges = step()
-    peak = max_held_bytes() - before
+    peak = bench.max_held_bytes() - before
     return {'edges': edges, 'peak MiB': peak / 2**20, 'sent MiB': sent[0] / 2**20,
             'all keys MiB': bytes_of_all_keys(*step.args) / 2**20}
 
@@ -209,4 +198,4 @@ def _layer(source: PatternSource | BlockModelSource, **options: float) -> GraphA
 
 
 if __name__ == '__main__':
-    run_benchmark(main, modes=('decoding',))
+    bench.run_benchmark(main, modes=('decoding',))

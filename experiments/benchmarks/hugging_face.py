@@ -16,14 +16,7 @@ import torch
 from jsonargparse.typing import PositiveInt
 from torch import Tensor, nn
 
-from experiments.benchmarks.measure import (
-    benchmark,
-    elsewhere,
-    interleave,
-    peak_bytes,
-    progress,
-    run_benchmark,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn.hugging_face import attach
 from graphattn.patterns import get
@@ -39,7 +32,7 @@ CASES = {
 }
 
 
-@benchmark(tokens=MIN_LENGTH, batch=1, layers=1, heads=2)
+@bench.benchmark(tokens=MIN_LENGTH, batch=1, layers=1, heads=2)
 def main(
     tokens: PositiveInt = 4096,
     batch: PositiveInt = 2,
@@ -62,10 +55,10 @@ def main(
         dtype: Dtype of the models.
     """
     setting = Setting(tokens, batch, layers, heads, getattr(torch, dtype))
-    steps = {case: setting.step(case) for case in progress(CASES, 'building')}
-    times = interleave(steps, rounds, seconds=120.)
+    steps = {case: setting.step(case) for case in bench.progress(CASES, 'building')}
+    times = bench.interleave(steps, rounds, seconds=120.)
     del steps
-    peaks = elsewhere(peaks_of_training, setting, start='spawn')  # with all threads
+    peaks = bench.elsewhere(peaks_of_training, setting, start='spawn')  # with all threads
     ours, apart = 'graphattn, bigbird', times['no attention']
     rows = [{'case': case, 'train s': seconds, 'train / bigbird': seconds / times[ours],
              'attention s': seconds - apart,
@@ -133,11 +126,11 @@ def only_values(self: nn.Module, hidden_states: Tensor, *args: object,
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
     peaks = {}
-    for case in progress(CASES, 'memory'):
+    for case in bench.progress(CASES, 'memory'):
         setting._replace(tokens=MIN_LENGTH, batch=1, layers=1).step(case)()  # compiles
-        peaks[case] = peak_bytes(setting.step(case))
+        peaks[case] = bench.peak_bytes(setting.step(case))
     return peaks
 
 
 if __name__ == '__main__':
-    run_benchmark(main)
+    bench.run_benchmark(main)

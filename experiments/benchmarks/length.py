@@ -25,18 +25,8 @@ from matplotlib.ticker import FixedLocator
 from torch import Tensor
 
 from experiments.baselines import Performer
+from experiments.benchmarks import measure as bench
 from experiments.benchmarks.layer import projected
-from experiments.benchmarks.measure import (
-    benchmark,
-    drawn_over,
-    elsewhere,
-    interleave,
-    machine,
-    peak_bytes,
-    progress,
-    saved_bytes,
-    sdpa,
-)
 from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn.layers import EncoderLayer, GraphAttention
@@ -54,7 +44,7 @@ SPARSE = {
 }
 
 
-@benchmark()
+@bench.benchmark()
 def main(
     nodes: list[PositiveInt] = (512, 1024, 2048, 4096, 8192),
     rounds: PositiveInt = 5,
@@ -73,7 +63,7 @@ def main(
         quick: Whether to measure the shortest length only, which ends within a minute.
     """
     nodes, rounds = (sorted(nodes)[:1], 2) if quick else (sorted(nodes), rounds)
-    rows = [row for n in progress(nodes, 'length') for row in measure(n, rounds)]
+    rows = [row for n in bench.progress(nodes, 'length') for row in measure(n, rounds)]
     report(rows, 'length', out)
     draw(rows, out)
 
@@ -90,15 +80,15 @@ def measure(n: int, rounds: int) -> list[dict]:
             return NO_EDGES[case](*heads)
         return layers[case].attention.attention(*heads, graphs[case])
 
-    seconds = interleave({case: lambda case=case: train_step(layers[case], x, ptr)
-                          for case in CASES}, rounds)
-    alone = interleave({case: lambda case=case: backpropagate(attend(case), heads)
-                        for case in CASES}, rounds)
-    peak = {case: elsewhere(peak_of_training, case, n) for case in CASES}
+    seconds = bench.interleave({case: lambda case=case: train_step(layers[case], x, ptr)
+                                for case in CASES}, rounds)
+    alone = bench.interleave({case: lambda case=case: backpropagate(attend(case), heads)
+                              for case in CASES}, rounds)
+    peak = {case: bench.elsewhere(peak_of_training, case, n) for case in CASES}
     density = dict.fromkeys(FULL, 1.) | {case: graphs[case].density() for case in SPARSE}
     return [{'n': n, 'case': case, 'density': density.get(case),
              's per step': seconds[case], 'attention s': alone[case],
-             'saved MiB': saved_bytes(lambda layer=layer: layer(x, ptr)) / 2**20,
+             'saved MiB': bench.saved_bytes(lambda layer=layer: layer(x, ptr)) / 2**20,
              'peak MiB': peak[case] / 2**20,
              **{f'{what} / {full}': values[case] / values[full]
                 for what, values in (('s', seconds), ('peak', peak)) for full in NO_EDGES}}
@@ -142,7 +132,7 @@ def _performer() -> Performer:
     return Performer(CHANNELS, HEADS)
 
 
-FULL = {'full SDPA': sdpa, 'full eager': eager}
+FULL = {'full SDPA': bench.sdpa, 'full eager': eager}
 NO_EDGES = {**FULL, 'Performer': performer}
 CASES = (*NO_EDGES, *SPARSE)
 
@@ -162,7 +152,7 @@ def peak_of_training(case: str, n: int) -> int:
     layer = encoder_layer(case)
     x = torch.randn(n, CHANNELS, requires_grad=True)
     compile_kernels(layer)
-    return peak_bytes(lambda: train_step(layer, x, torch.tensor([0, n])))
+    return bench.peak_bytes(lambda: train_step(layer, x, torch.tensor([0, n])))
 
 
 def compile_kernels(layer: EncoderLayer) -> None:
@@ -174,13 +164,13 @@ def compile_kernels(layer: EncoderLayer) -> None:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    figure = drawn_over(rows, 'n', {'s per step': 'seconds per step',
-                                    'peak MiB': 'peak memory, MiB'}, CASES, NO_EDGES)
+    figure = bench.drawn_over(rows, 'n', {'s per step': 'seconds per step',
+                                          'peak MiB': 'peak memory, MiB'}, CASES, NO_EDGES)
     for axes in figure.axes:
         axes.xaxis.set_major_locator(FixedLocator(sorted({row['n'] for row in rows})))
         axes.xaxis.set_major_formatter(axes.yaxis.get_major_formatter())
         axes.set_xlabel('tokens')
     figure.suptitle(f'Forward and backward of one layer: {HEADS} heads of {CHANNELS // HEADS}, '
-                    f'batch 1, {machine()}')
+                    f'batch 1, {bench.machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
     report_figure(figure, 'length', out)

@@ -21,15 +21,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch_geometric.nn import TransformerConv
 
-from experiments.benchmarks.measure import (
-    benchmark,
-    elsewhere,
-    interleave,
-    peak_bytes,
-    progress,
-    run_benchmark,
-    seeded,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn.layers import GraphTransformerConv
 
@@ -37,7 +29,7 @@ LAYERS = {'PyG': TransformerConv, 'graphattn': GraphTransformerConv}
 FLOOR = 'projections alone'
 
 
-@benchmark()
+@bench.benchmark()
 def main(
     nodes: PositiveInt = 100_000,
     edges: PositiveInt = 1_000_000,
@@ -69,7 +61,7 @@ def main(
         nodes, edges, rounds = nodes // 20, edges // 20, 2
     settings = [Setting(nodes, edges, heads, channels, edge_dim, graphs, anew)
                 for edge_dim in edge_dims]
-    report([row for setting in progress(settings, 'transformer_conv')
+    report([row for setting in bench.progress(settings, 'transformer_conv')
             for row in measure(setting, rounds)], 'transformer_conv', out)
 
 
@@ -88,7 +80,7 @@ class Setting(NamedTuple):
                             edge_dim=self.edge_dim or None)
 
     def data(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        generator, size = seeded(), self.nodes // self.graphs
+        generator, size = bench.seeded(), self.nodes // self.graphs
         number = torch.randint(self.graphs * size**2, (self.edges * 11 // 10,), generator=generator)
         number = number.unique()  # more pairs are drawn than needed, because some repeat
         number = number[torch.randperm(len(number), generator=generator)[:self.edges]]
@@ -106,9 +98,9 @@ def measure(setting: Setting, rounds: int) -> list[dict]:
         outs = [layer(*data) for layer in layers.values()]
     take_step = step_anew if setting.anew else step
     steps = {name: partial(take_step, layer, *data) for name, layer in layers.items()}
-    times = interleave({**steps, FLOOR: partial(project, layers['graphattn'], data[0])}, rounds,
-                       seconds=60.)
-    peaks = {name: elsewhere(peak_of_step, setting, name) / 2**20 for name in LAYERS}
+    times = bench.interleave({**steps, FLOOR: partial(project, layers['graphattn'], data[0])},
+                             rounds, seconds=60.)
+    peaks = {name: bench.elsewhere(peak_of_step, setting, name) / 2**20 for name in LAYERS}
     difference = float((outs[0] - outs[1]).abs().max())
     return [{'nodes': setting.nodes, 'edges': setting.edges, 'edge features': setting.edge_dim,
              'layer': name, 'train ms': 1e3 * seconds, 'PyG / time': times['PyG'] / seconds,
@@ -134,8 +126,8 @@ def project(layer: nn.Module, x: Tensor) -> None:
 def peak_of_step(setting: Setting, name: str) -> int:
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
-    return peak_bytes(lambda: step(layer, *data), warm_up=1)
+    return bench.peak_bytes(lambda: step(layer, *data), warm_up=1)
 
 
 if __name__ == '__main__':
-    run_benchmark(main, modes=('gps',))
+    bench.run_benchmark(main, modes=('gps',))

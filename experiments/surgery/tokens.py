@@ -36,8 +36,6 @@ def read_tokens(path: Path, folder: Path, length: int, num_tokens: int) -> Tenso
     return torch.from_numpy(ids.astype(np.int64))
 
 
-
-
 def _ids(path: Path) -> np.ndarray:
     try:
         ids = read_array(path)
