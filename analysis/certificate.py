@@ -157,24 +157,18 @@ def _of_head(graph: BipartiteGraph, whole: float) -> dict[str, float]:
     _, reach, _ = layers_to_reach_all([graph.with_self_loops()], MAX_HOPS)
     settled = reach == reach[-1]
     hops = float(settled.argmax()) + 1
-    return {'hops': np.nan if len(reach) == MAX_HOPS and not settled[-2:].all() else hops,
-            'reached': float(reach[-1] / whole), 'gap': _gap(graph), 'sigma': _sigma(graph),
-            'one_way': _one_way(graph)}
-
-
-def _gap(graph: BipartiteGraph) -> float:
-    values = Laplacian(symmetrize(graph.to_scipy(), 'union')).all().values
-    return float(values[1]) if len(values) > 1 else 0.
-
-
-def _sigma(graph: BipartiteGraph) -> float:
-    values = np.linalg.svd(uniform_attention(graph, keyless='stay').toarray(), compute_uv=False)
-    return float(values[1]) if len(values) > 1 else 0.
-
-
-def _one_way(graph: BipartiteGraph) -> float:
+    eigenvalues = Laplacian(symmetrize(graph.to_scipy(), 'union')).all().values
+    attention = uniform_attention(graph, keyless='stay').toarray()
     between = graph.without_self_loops()
-    return 1 - (between & between.transpose()).num_edges / max(between.num_edges, 1)
+    both_ways = between & between.transpose()
+    return {'hops': np.nan if len(reach) == MAX_HOPS and not settled[-2:].all() else hops,
+            'reached': float(reach[-1] / whole), 'gap': _second(eigenvalues),
+            'sigma': _second(np.linalg.svd(attention, compute_uv=False)),
+            'one_way': 1 - both_ways.num_edges / max(between.num_edges, 1)}
+
+
+def _second(values: np.ndarray) -> float:
+    return float(values[1]) if len(values) > 1 else 0.
 
 
 def graphs_of_heads(model: nn.Module | str | PathLike, length: int,
@@ -232,8 +226,6 @@ def read_ids(path: Path, length: int) -> Tensor:
 @torch.no_grad()
 def _graphs_of_tokens(model: nn.Module, sources: dict[str, GraphSource], length: int,
                       tokens: Tensor | None) -> dict[str, BipartiteGraph]:
-    """Return the graphs that ``sources`` build from the first ``length`` tokens, by the name of the
-    source."""
     if tokens is None or len(tokens) < length:
         name, source = next(iter(sources.items()))
         given = 'None' if tokens is None else f'{len(tokens)} tokens'

@@ -25,7 +25,6 @@ Full attention without self-loops, for one, is universal too (SparseBERT, Theore
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command that the first word of the command line names."""
     name, *words = (sys.argv[1:] if arguments is None else arguments) or ['--help']
     if name in COMMANDS:
         COMMANDS[name](words)

@@ -1,7 +1,5 @@
 """Messages between several processes that share one sequence, computed from its graph."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,6 +142,8 @@ def communication(
         others = np.full(count, count - 1)
         along = edges.max() * edge_seconds
         all_pairs = n * n / count * pair_seconds
+        ring = np.zeros((count, count))  # a process receives from the one before it
+        ring[np.arange(count), np.arange(count) - 1] = n - n / count
         exchanged = np.full((count, count), n / count**2) * ~np.eye(count, dtype=bool)
         points.append({
             'rows': rows.sum(1).mean(), 'messages': messages.max(),
@@ -152,7 +152,7 @@ def communication(
             'all_keys_mib': 2 * everyone.sum() / count * token_bytes / 2**20,
             'halo_ms': 1e3 * (2 * sending(rows, messages) + along),
             'all_keys_ms': 1e3 * (2 * sending(everyone, others) + along),
-            'ring_ms': 1e3 * max(3 * sending(_ring(n, count), others), all_pairs),
+            'ring_ms': 1e3 * max(3 * sending(ring, others), all_pairs),
             # A token has four tensors: keys and values in the forward pass, and their gradients in
             # the backward pass.
             'ulysses_ms': 1e3 * (4 * sending(exchanged, others) + all_pairs)
@@ -168,16 +168,7 @@ def communication(
         processes=np.array(processes), **arrays)
 
 
-def _ring(n: int, count: int) -> np.ndarray:
-    """Return the numbers of rows that the processes exchange in ring attention, ``[receiver,
-    sender]``."""
-    rows = np.zeros((count, count))
-    rows[np.arange(count), np.arange(count) - 1] = n - n / count
-    return rows if count > 1 else np.zeros((1, 1))
-
-
 def rows_received(graph: BipartiteGraph, bounds: list[int]) -> np.ndarray:
-    """Count the keys that each process needs and another stores, ``[receiver, sender]``."""
     indptr, key = (part.numpy() for part in graph.csr)
     rows = np.zeros((len(bounds) - 1, len(bounds) - 1), dtype=np.int64)
     for process, (first, last) in enumerate(zip(bounds, bounds[1:])):

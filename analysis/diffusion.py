@@ -1,7 +1,5 @@
 """K hops of attention diffusion: spectrum, receptive field, and distance to the limit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,18 +8,9 @@ import scipy.linalg
 import scipy.sparse as sp
 from tqdm import tqdm
 
+from analysis import walk as walks
 from analysis.graphs import GraphLike, check_count, check_positive, check_probability
 from analysis.result import Result
-from analysis.walk import (
-    MOVED,
-    bits_of_neighbours,
-    component_eigenvalues,
-    distance_of_sets,
-    is_symmetric,
-    square_graph,
-    strong_components,
-    uniform_attention,
-)
 
 __all__ = ['Diffusion', 'diffusion', 'receptive_field']
 MAX_DENSE = 2048
@@ -119,7 +108,7 @@ def diffusion(
     check_count('hops', hops)
     check_probability('teleport', teleport)
     check_positive('time', time)
-    attention = uniform_attention(graph)
+    attention = walks.uniform_attention(graph)
     n = attention.shape[0]
     if spectra and n > MAX_DENSE:
         raise ValueError(f"'graph' must have at most {MAX_DENSE} tokens for spectra and "
@@ -128,7 +117,7 @@ def diffusion(
     field = receptive_field(graph, hops=hops, queries=queries, queries_seed=queries_seed)
     reaches_all = (field == n).all(axis=1)
     return Diffusion(
-        num_tokens=n, is_symmetric=is_symmetric(attention), teleport=teleport, hops=hops,
+        num_tokens=n, is_symmetric=walks.is_symmetric(attention), teleport=teleport, hops=hops,
         time=time, queries=field.shape[1], field_at_one=float(field[1].mean()),
         field_at_last=float(field[-1].mean()),
         hops_to_reach_all=int(reaches_all.argmax()) if reaches_all.any() else None,
@@ -139,8 +128,6 @@ def diffusion(
 
 def _operators(attention: sp.csr_array, hops: int, teleport: float,
                spectra: bool) -> dict[str, np.ndarray | float | None]:
-    """Return the fields of :class:`Diffusion` that are computed from dense matrices ``[n, n]``, as
-    a dict."""
     if not spectra:
         scalars = 'distance_at_last', 'imaginary', 'response_error', 'prediction_error', \
             'eigenvalue_shift'
@@ -161,9 +148,9 @@ def _operators(attention: sp.csr_array, hops: int, teleport: float,
         'distance_at_last': float(distance[-1]),
         'imaginary': float(np.abs(eigenvalue.imag).max()),
         'response_error': float(np.abs(response - ppr_response(eigenvalue, teleport)).max()),
-        'prediction_error': distance_of_sets(response, eigenvalue_after),
-        'eigenvalue_shift': distance_of_sets(eigenvalue,
-                                             _eigenvalues(attention, attention, MOVED)),
+        'prediction_error': walks.distance_of_sets(response, eigenvalue_after),
+        'eigenvalue_shift': walks.distance_of_sets(eigenvalue,
+                                                   _eigenvalues(attention, attention, walks.MOVED)),
         'distance': np.array(distance), 'distance_frobenius': np.array(frobenius),
         'eigenvalue': eigenvalue, 'response': response, 'eigenvalue_after': eigenvalue_after}
 
@@ -171,8 +158,8 @@ def _operators(attention: sp.csr_array, hops: int, teleport: float,
 def _eigenvalues(matrix: np.ndarray | sp.csr_array, attention: sp.csr_array,
                  moved: float = 0.) -> np.ndarray:
     """Return the eigenvalues of ``matrix``, the largest modulus first."""
-    if not is_symmetric(attention):
-        return component_eigenvalues(matrix, strong_components(attention), moved)
+    if not walks.is_symmetric(attention):
+        return walks.component_eigenvalues(matrix, walks.strong_components(attention), moved)
     # If the graph is symmetric and has degrees D, the matrix D^(1/2) A D^(-1/2) is symmetric.
     root = np.sqrt(np.maximum(np.diff(attention.indptr), 1))
     dense = matrix.toarray() if sp.issparse(matrix) else matrix
@@ -199,7 +186,6 @@ def resolvent(attention: sp.csr_array, teleport: float) -> np.ndarray:
 
 def operators_by_hop(attention: sp.csr_array, hops: int,
                      teleport: float) -> Iterator[np.ndarray]:
-    """Yield the matrices of :func:`operator` after 0, 1, ... hops."""
     check_probability('teleport', teleport)
     _check_dense(attention)
     restart = teleport * np.eye(attention.shape[0])
@@ -260,7 +246,7 @@ def receptive_field(
         int64 array ``[hops + 1, queries]``.
     """
     check_count('hops', hops)
-    graph = square_graph(graph)
+    graph = walks.square_graph(graph)
     n = graph.num_queries
     if queries is None:
         queries = n if n <= _ALL_QUERIES_UP_TO else _SAMPLED_QUERIES
@@ -276,7 +262,7 @@ def receptive_field(
     field = [_count_bits(reached_by)[:queries]]
     for _ in tqdm(range(hops), desc='receptive fields', unit='hop', delay=2, disable=None):
         if (field[-1] < n).any():
-            reached_by |= bits_of_neighbours(reached_by, pointer, query)
+            reached_by |= walks.bits_of_neighbours(reached_by, pointer, query)
         field.append(_count_bits(reached_by)[:queries])
     return np.stack(field)
 

@@ -179,9 +179,9 @@ def read_adjlist(path: Path, is_multiline: bool = False) -> ListedGraph:
     parse = nx.parse_multiline_adjlist if is_multiline else nx.parse_adjlist
     # networkx would cut names at a '#' if it were a comment mark
     graph = parse(iter(data), comments='\0', delimiter=delimiter, create_using=nx.DiGraph)
-    return replace(of_networkx(graph), is_directed=False, may_be_directed=True,
-                   is_listed_at_nodes=True,
-                   left_out=_counted(sum(map(_is_comment, lines)), 'comment line{}'))
+    listed, num_comments = of_networkx(graph), sum(map(_is_comment, lines))
+    return replace(listed, is_directed=False, may_be_directed=True, is_listed_at_nodes=True,
+                   left_out=[*_counted(num_comments, 'comment line{}'), *listed.left_out])
 
 
 def _with_attributes(lines: list[str], separator: str | None, num_comments: int) -> ListedGraph:

@@ -1,7 +1,5 @@
 """Expansion of an attention graph: spectral gap, bounds, best cut and diameter."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

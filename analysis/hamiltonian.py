@@ -1,7 +1,5 @@
 """Hamiltonian paths of an attention graph: existence, with a witness."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """Mixing of the random walk along an attention graph: how fast the walk forgets its start."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -9,22 +7,9 @@ import numpy as np
 import scipy.sparse as sp
 from tqdm import tqdm
 
+from analysis import walk as walks
 from analysis.graphs import GraphLike, check_count, check_probability
 from analysis.result import Result, token_values
-from analysis.walk import (
-    ROUNDING,
-    closed_classes_of,
-    contraction,
-    is_symmetric,
-    period_of,
-    restart_limits,
-    second_modulus,
-    second_of_reversible,
-    stationary_distribution,
-    strong_components,
-    uniform_attention,
-    walk_within,
-)
 
 __all__ = ['Mixing', 'mixing']
 
@@ -146,21 +131,21 @@ def mixing(
     check_probability('epsilon', epsilon)
     check_probability('teleport', teleport)
     check_count('steps', steps)
-    walk = uniform_attention(graph, keyless='stay')
-    is_reversible = is_symmetric(walk)
-    component = strong_components(walk)
-    closed = closed_classes_of(walk, component)
+    walk = walks.uniform_attention(graph, keyless='stay')
+    is_reversible = walks.is_symmetric(walk)
+    component = walks.strong_components(walk)
+    closed = walks.closed_classes_of(walk, component)
     sources = _sources(walk.shape[0], starts, starts_seed)
-    stationary = stationary_distribution(walk, closed, is_reversible)
+    stationary = walks.stationary_distribution(walk, closed, is_reversible)
     if lazy:
         walk = sp.csr_array((walk + sp.eye_array(*walk.shape)) / 2)
-    period = math.lcm(*(period_of(walk_within(walk, members)) for members in tqdm(
+    period = math.lcm(*(walks.period_of(walks.walk_within(walk, members)) for members in tqdm(
         closed, desc='periods', unit='class', delay=2, disable=None)))
 
     if is_reversible:
-        beta = sigma = second_of_reversible(walk, stationary)
+        beta = sigma = walks.second_of_reversible(walk, stationary)
     else:
-        beta, sigma = second_modulus(walk, component), contraction(walk, stationary)
+        beta, sigma = walks.second_modulus(walk, component), walks.contraction(walk, stationary)
     plain_limit = np.broadcast_to(stationary[:, None], (len(stationary), len(sources)))
     distance = distances(walk, sources, plain_limit, steps)
     bound, mixing_time_bound = np.array([]), None
@@ -168,9 +153,9 @@ def mixing(
         at_start = math.sqrt(1 / stationary.min() - 1) / 2 if len(stationary) > 1 else 0.
         bound = np.minimum(at_start * sigma ** np.arange(len(distance)), 1)
         mixing_time_bound = _time_of_bound(at_start, sigma, epsilon)
-    mixing_time = _first(distance <= epsilon + ROUNDING)
+    mixing_time = _first(distance <= epsilon + walks.ROUNDING)
 
-    restart_limit = restart_limits(walk, sources, teleport, stationary)
+    restart_limit = walks.restart_limits(walk, sources, teleport, stationary)
     restart_distance = distances(walk, sources, restart_limit, steps, teleport)
     return Mixing(
         num_tokens=len(stationary), starts=len(sources),
@@ -178,7 +163,7 @@ def mixing(
         closed_classes=len(closed), period=period, beta=beta, sigma=sigma, epsilon=epsilon,
         mixing_time=mixing_time, mixing_time_bound=mixing_time_bound,
         reason=_reason(len(closed), period, steps) if mixing_time is None else None,
-        teleport=teleport, restart_mixing_time=_first(restart_distance <= epsilon + ROUNDING),
+        teleport=teleport, restart_mixing_time=_first(restart_distance <= epsilon + walks.ROUNDING),
         restart_seed_mass=float(restart_limit[sources, np.arange(len(sources))].min()),
         restart_from_stationary=float(total_variation(restart_limit, plain_limit).max()),
         stationary=stationary, distance=distance, bound=bound, restart_distance=restart_distance,
@@ -198,12 +183,12 @@ def _sources(n: int, starts: int | None, seed: int) -> np.ndarray:
 
 
 def _time_of_bound(at_start: float, sigma: float, epsilon: float) -> int | None:
-    if at_start <= epsilon + ROUNDING:
+    if at_start <= epsilon + walks.ROUNDING:
         return 0
-    if sigma >= 1 - ROUNDING:
+    if sigma >= 1 - walks.ROUNDING:
         return None
     steps = math.log(epsilon / at_start) / math.log(max(sigma, 1e-300))
-    return max(1, math.ceil(steps - ROUNDING))
+    return max(1, math.ceil(steps - walks.ROUNDING))
 
 
 def _first(is_true: np.ndarray) -> int | None:
@@ -236,7 +221,7 @@ def distances(walk: sp.csr_array, sources: np.ndarray, limit: np.ndarray, steps:
                 farthest = total_variation(mass, limit[:, block]).max()
                 distance[step] = max(distance[step], farthest)
                 last = max(last, step)
-                if farthest <= ROUNDING:
+                if farthest <= walks.ROUNDING:
                     progress.update(steps - step)
                     break
                 mass = transpose @ mass

@@ -1,7 +1,5 @@
 """All measurements of a graph on one self-contained HTML page."""
 
-from __future__ import annotations
-
 import base64
 import inspect
 import io
@@ -99,7 +97,6 @@ class Section:
 
 
 def size(graph: GraphLike) -> Size:
-    """Count the tokens and edges of a graph."""
     graph = as_graph(graph)
     return Size(graph.num_queries, graph.num_keys, graph.num_edges, graph.density(),
                 int((graph.key == graph.query).sum()),
@@ -108,8 +105,6 @@ def size(graph: GraphLike) -> Size:
 
 def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0,
              names: Sequence[str] | None = None) -> Iterator[Section]:
-    """Yield the sections of a report: one for each question that :mod:`analysis` answers about
-    graphs."""
     search = {'time_limit': time_limit, 'seed': seed}
     pairs = [(label, segment) for label, segments in graphs.items() for segment in segments]
     first_label, first = pairs[0]
@@ -206,7 +201,6 @@ def _draw_sizes(pairs: list[tuple[str, BipartiteGraph]]) -> Figure:
 
 
 def profile_sections(path: str | PathLike) -> list[Section]:
-    """Read the profile of a model, and return the sections of its report."""
     from graphattn.hugging_face import Profile
 
     profile = Profile.load(path)
@@ -269,20 +263,16 @@ def _section(section: Section, names: Sequence[str] | None) -> str:
         parts.append(f'<p><strong>Not asked:</strong> {escape(section.refusal)}</p>')
     if section.results:
         rows, left_out = with_values(section.results)
-        parts.append(_table(_with_meanings(rows, section.results)))
+        if has_one_column(rows):
+            meaning = meanings(section.results)
+            rows = [[*row, meaning.get(row[0], '')] for row in rows]
+        parts.append(_table(rows))
         parts += [f'<p>{escape(left_out)}</p>'] if left_out else []
         parts += [f'<p>{escape(line)}</p>' for line in token_lines(section.results, names)]
     if section.figure:
         drawings.name_tokens(section.figure, names)
         parts.append(f'<div class="wide">{_picture(section.figure, section.title)}</div>')
     return f'<section id="{_anchor(section)}">\n' + '\n'.join(parts) + '\n</section>'
-
-
-def _with_meanings(rows: list[list[str]], results: Results) -> list[list[str]]:
-    if not has_one_column(rows):
-        return rows
-    meaning = meanings(results)
-    return [[*row, meaning.get(row[0], '')] for row in rows]
 
 
 def _anchor(section: Section) -> str:

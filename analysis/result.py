@@ -140,8 +140,6 @@ def with_values(results: Results) -> tuple[list[list[str]], str]:
 
 
 def table_rows(results: Results) -> list[list[str]]:
-    """Return results as the rows of a table, each a list of cells, with a header as the first
-    row."""
     names = scalar_names(results)
     titles = [name.replace('_', ' ') for name in names]
     (label, samples), *others = results.items()
@@ -161,7 +159,6 @@ def has_one_column(rows: list[list[str]]) -> bool:
 
 
 def meanings(results: Results) -> dict[str, str]:
-    """Return what the fields of results mean, by their titles in tables."""
     return {name.replace('_', ' '): text for samples in results.values() for sample in samples
             for name, text in _meanings(type(sample)).items()}
 
@@ -186,7 +183,6 @@ def _meanings(result: type[Result]) -> dict[str, str]:
 
 
 def scalar_names(results: Results) -> list[str]:
-    """Return the names of the scalar fields of results, each name once."""
     return list(dict.fromkeys(name for samples in results.values() for sample in samples
                               for name in sample.scalars()))
 

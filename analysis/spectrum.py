@@ -1,7 +1,5 @@
 """Eigenvalues of an attention graph's Laplacian."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -222,15 +220,15 @@ class Laplacian:
         self.matrix = _scaled_difference(adjacency, self.degree, scale)
         self.bound = 2. if is_normalized else 2 * float(self.degree.max())
         weight = np.where(self.degree > 0, np.sqrt(self.degree), 1) if is_normalized else scale
-        self.null_space = self._null_space(weight)
+        norm = np.sqrt(np.bincount(self.component, weights=weight**2))
+        self.null_space = sp.csc_array((weight / norm[self.component],
+                                        (np.arange(self.num_nodes), self.component)))
 
     @cached_property
     def mean(self) -> float:
-        """Return the mean of the eigenvalues of the Laplacian outside its null space."""
         return self.matrix.trace() / max(self.num_nodes - self.num_components, 1)
 
     def all(self) -> Eigenpairs:
-        """Return all eigenpairs of the Laplacian, computed from the dense matrix."""
         values, vectors = scipy.linalg.eigh(self.matrix.toarray(), overwrite_a=True,
                                             check_finite=False)
         zeros = slice(0, self.num_components)
@@ -238,7 +236,6 @@ class Laplacian:
         return self._pairs(values, vectors, 'dense')
 
     def smallest(self, count: int) -> Eigenpairs:
-        """Return the ``count`` smallest eigenpairs of the Laplacian, including the exact zeros."""
         if self.num_nodes <= _DENSE_NODES:
             return self._part_of_all(slice(0, count))
         null_space = self.null_space[:, :count].toarray()
@@ -250,7 +247,6 @@ class Laplacian:
         return self._pairs(values, np.hstack([null_space, vectors]), method)
 
     def largest(self, count: int) -> Eigenpairs:
-        """Return the ``count`` largest eigenpairs of the Laplacian."""
         if self.num_nodes <= _DENSE_NODES:
             return self._part_of_all(slice(self.num_nodes - count, self.num_nodes))
         if self.num_components == self.num_nodes:
@@ -277,11 +273,6 @@ class Laplacian:
         values, vectors = values[order], vectors[:, order]
         residuals = np.linalg.norm(self.matrix @ vectors - vectors * values, axis=0)
         return Eigenpairs(values, vectors, residuals, method)
-
-    def _null_space(self, weight: np.ndarray) -> sp.csc_array:
-        norm = np.sqrt(np.bincount(self.component, weights=weight**2))
-        return sp.csc_array((weight / norm[self.component],
-                             (np.arange(self.num_nodes), self.component)))
 
 
 def _scaled_difference(adjacency: sp.csr_array, degree: np.ndarray, scale: np.ndarray
@@ -317,8 +308,6 @@ def _all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarra
 
 def _largest_singular_values(joined: sp.csr_array, count: int
                             ) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return the ``count`` largest singular values of :math:`D_q^{-1/2} A D_k^{-1/2}`, their
-    residuals and the name of the method."""
     # A singular value is 1 minus an eigenvalue of the Laplacian of ``joined``, the graph of
     # :func:`join_queries_to_keys`. Isolated nodes only add zeros.
     has_edge = joined.sum(axis=1) > 0

@@ -1,7 +1,5 @@
 """Time of attention along a graph on this machine, compared with the time of full attention."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass

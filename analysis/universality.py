@@ -1,7 +1,5 @@
 """Conditions of universal approximation for attention patterns that layers apply in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -164,8 +162,6 @@ def diffusion_universality(
 
 
 def _begins_at_global_token(graph: BipartiteGraph, search: dict) -> bool | None:
-    """Return whether a Hamiltonian path of the graph begins at a global token, or None if
-    unknown."""
     n = graph.num_queries
     other = graph.without_self_loops()
     is_global = (other.in_degree() == n - 1) & (other.out_degree() == n - 1)

@@ -1,7 +1,5 @@
 """The random walk along a graph: its transition matrix, its limits and its rates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -52,13 +50,11 @@ def uniform_attention(graph: GraphLike, keyless: Literal['zero', 'stay'] = 'zero
 
 
 def is_symmetric(attention: sp.csr_array) -> bool:
-    """Return whether every edge of the attention matrix has a reverse edge."""
     edges = attention != 0
     return (edges != edges.T).nnz == 0
 
 
 def strong_components(attention: sp.csr_array) -> np.ndarray:
-    """Return the index of each token's strongly connected component, int32 ``[n]``."""
     return connected_components(attention, connection='strong')[1]
 
 

@@ -12,8 +12,6 @@
 Only the modules of the given command are imported. A shipped config is named by the path of its
 file below ``experiments/configs``. """ # noqa: E501
 
-from __future__ import annotations
-
 import ast
 import os
 import sys
@@ -47,15 +45,7 @@ PACKAGES = ('torch', 'torch-geometric', 'numba', 'numpy', 'scipy', 'networkx', '
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command ``graphattn``.
-
-    Args:
-        arguments: The words of the command line; by default those of this process.
-
-    Raises:
-        SystemExit: Status 2, with a message of one line, if the command or a config is unknown, or
-            a package is not installed. Status 130 after an interrupt.
-    """
+    """Run the command ``graphattn`` with the given words, or else those of this process."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')  # for ASCII terminals
     try:
@@ -100,7 +90,6 @@ def _names() -> list[str]:
 
 
 def overview() -> str:
-    """Return the list of commands, one per line."""
     modules = {name: _in_short(module) for name, module in _modules().items()}
     rows = {'train': 'Train the model of a config, and test it.',
             'test': 'Test a checkpoint.', **modules,
@@ -117,7 +106,6 @@ def overview() -> str:
 
 
 def information() -> str:
-    """Return the versions of packages, the threads, the backends and the caches, as text."""
     import platform
 
     import torch
@@ -147,8 +135,6 @@ def information() -> str:
 
 
 def _modules() -> dict[str, str]:
-    """Return the commands that are modules, as a dict from the command to the name of the
-    module."""
     return {'compare': 'experiments.compare', 'predict': 'experiments.predict',
             'sparsify': 'experiments.sparsify',
             'atlas': 'experiments.benchmarks.atlas',
@@ -248,8 +234,6 @@ def _execute(name: str) -> None:
 
 
 def _with_paths(arguments: Sequence[str]) -> list[str]:
-    """Return the words of a command line with the name of each shipped config replaced by its
-    path."""
     return [_config_path(value) if before in ('--config', '-c') else
             f'--config={_config_path(value[9:])}' if value.startswith('--config=') else value
             for before, value in zip([None, *arguments], arguments)]

@@ -5,8 +5,6 @@
 A folder of ``--seeds`` counts as one run, with means and standard deviations over its seeds.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Sequence
@@ -57,7 +55,6 @@ def compare(folders: Sequence[Path], out: Path) -> None:
 
 
 def read(folder: Path, name: str) -> Compared:
-    """Read the finished run in a folder, or the runs of its seeds."""
     folders = [folder] if (folder / CONFIG).exists() else sorted(
         path.parent for path in folder.glob(f'seed*/{CONFIG}'))
     if not folder.is_dir():

@@ -3,8 +3,6 @@
     python -m experiments.compile
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from experiments.data import listops

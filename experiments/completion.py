@@ -1,7 +1,5 @@
 """Shell completion of the command line, by argcomplete."""
 
-from __future__ import annotations
-
 import os
 from argparse import ArgumentParser
 from collections.abc import Iterable

@@ -7,8 +7,6 @@ its subfolders. Token ids are in an ``.npy`` or ``.npz`` file. GLUE's rows are i
 distributes it.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ reStructuredText. In the meantime, stand-ins replace torch and other heavy libra
 attribute of a stand-in is an empty class.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -1,8 +1,6 @@
 """Signals that end a command. This module imports only modules that Python has at its start, so
 that signals are handled while the libraries of a command are imported, which takes seconds."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

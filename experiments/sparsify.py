@@ -8,8 +8,6 @@
 the command is interrupted, the same command continues.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -166,7 +164,6 @@ class Surgery:
         self.losses: dict[str, float] = {}
 
     def loss(self, model: nn.Module) -> float:
-        """Return the loss of ``model`` on the held-out data."""
         return mean_loss(model, self.held_out, self.own_loss, self.batch_size)
 
     def profile(self, sequences: int, patterns: Sequence[str]) -> Profile:
@@ -212,8 +209,6 @@ def as_input(tokens: Tensor) -> dict[str, Tensor]:
 
 
 def load_model(folder: Path) -> nn.Module:
-    """Load a model of transformers from its folder, in float32, as the class that its config
-    names."""
     import transformers
 
     if not (folder / 'config.json').is_file():
@@ -230,7 +225,6 @@ def load_model(folder: Path) -> nn.Module:
 
 
 def longest_sequence(tokens: Tensor) -> Tensor:
-    """Return the sequence with the most tokens, without its padding."""
     longest = tokens[(tokens != PADDING).sum(1).argmax()]
     return longest[longest != PADDING]
 
@@ -253,8 +247,6 @@ def _length(model: nn.Module, length: int | None) -> int:
 
 
 def _check_options(folder: Path, options: dict) -> None:
-    """Raise an error if the folder contains finished results, or an interrupted run with other
-    options."""
     if (folder / RESULTS).exists():
         raise ValueError(f"'out' must be a new folder (got {folder}, which contains results); "
                          f"choose another folder")

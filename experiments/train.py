@@ -9,8 +9,6 @@ The folder of the run is ``--trainer.default_root_dir``. With ``--seeds 3``, thi
 three runs, with the seed ``--seed_everything`` and the next two seeds.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -45,6 +43,7 @@ from numba.core.event import install_listener
 from experiments.data.sequences import check_at_least
 from experiments.modules import Training
 from experiments.modules.measures import Baseline
+from experiments.runs import one_run
 from experiments.runs.attention import fit_source, taken, with_attention
 from experiments.runs.checkpoints import (
     BEST,
@@ -60,16 +59,6 @@ from experiments.runs.checkpoints import (
 from experiments.runs.command import run_or_exit
 from experiments.runs.config_file import Parser, bound_aliases, built
 from experiments.runs.finite import StayFinite
-from experiments.runs.one_run import (
-    CONFIG,
-    alone_in,
-    changed_input,
-    check_goes_on,
-    has_checkpoint,
-    identity,
-    identity_in,
-    is_finished,
-)
 from experiments.runs.run_folder import (
     LoggerName,
     RunFolder,
@@ -137,10 +126,6 @@ class TrainCLI(LightningCLI):
 
     Lightning's own subcommands are not used, because they are nested parsers, which parse every
     option twice.
-
-    Args:
-        command: ``'fit'``, ``'validate'`` or ``'test'``.
-        args: The options, as the words of a command line or as a config.
     """
 
     def __init__(self, command: str, args: ArgsType):
@@ -222,9 +207,10 @@ class TrainCLI(LightningCLI):
         checkpoint = partial(EpochCheckpoints, folder / 'checkpoints', enable_version_counter=False)
         given = _listed(options.callbacks)
         self.stay_finite = StayFinite()
-        self.run_folder = RunFolder(identity(config_text(self.parser, self.config)))
+        self.run_folder = RunFolder(one_run.identity(config_text(self.parser, self.config)))
+        tell = partial(self.run_folder.tell, folder=folder)
         callbacks = [*given, StepSeeds(int(os.environ['PL_GLOBAL_SEED'])), self.stay_finite,
-                     Baseline(), self.run_folder, StayStopped(), EndTogether(self._tell)]
+                     Baseline(), self.run_folder, StayStopped(), EndTogether(tell)]
         self.best = None
         if (metric := self.config.select_on) is not None:
             # This callback precedes the others, so that their checkpoints record which checkpoint
@@ -246,7 +232,7 @@ class TrainCLI(LightningCLI):
         if (name := self.config.logger) is not None:
             kwargs['logger'] = new_logger(name, folder,
                                           is_resumed=self.config.ckpt_path is not None
-                                          or has_checkpoint(folder))
+                                          or one_run.has_checkpoint(folder))
         trainer = super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
         # With max_steps, Lightning would begin the epoch again if a checkpoint is from the end of
         # the epoch. That is right only for an epoch that max_steps has cut.
@@ -256,20 +242,19 @@ class TrainCLI(LightningCLI):
         return trainer
 
     def run(self) -> None:
-        """Run the command ``fit``, ``validate`` or ``test`` that was given to the constructor."""
         folder = Path(self.config.trainer.default_root_dir)
         if self.command == 'validate':
             self._check_tested(Path(self.config.ckpt_path), folder)
             self.trainer.validate(model=self.model, datamodule=self.datamodule, weights_only=True,
                                   ckpt_path=self.config.ckpt_path)
             return
-        with alone_in(folder):
+        with one_run.alone_in(folder):
             if self.config.seeds is not None:
                 self._run_seeds(folder)
             elif self.command == 'test':
                 self._check_tested(Path(self.config.ckpt_path), folder)
                 self._test(self.config.ckpt_path)
-            elif self.config.ckpt_path is None and is_finished(
+            elif self.config.ckpt_path is None and one_run.is_finished(
                     folder, config_text(self.parser, self.config)):
                 path = newest_in(folder / 'checkpoints')
                 further = path and f'. To train it further, pass more epochs and --ckpt_path {path}'
@@ -282,12 +267,12 @@ class TrainCLI(LightningCLI):
         """Decide whether this run is new or resumed, and return the checkpoint that it resumes
         from, or ``None``."""
         checkpoint = self.config.ckpt_path
-        if checkpoint is None and has_checkpoint(folder):
+        if checkpoint is None and one_run.has_checkpoint(folder):
             checkpoint = _checkpoint('fit', str(folder / 'checkpoints' / LAST))
             say(f'{folder} contains this run, unfinished; resuming from {checkpoint}')
         elif checkpoint is not None and not _is_in(folder, Path(checkpoint)):
             path = newest_in(folder / 'checkpoints')
-            if path or (folder / CONFIG).exists():
+            if path or (folder / one_run.CONFIG).exists():
                 resume = path and f', or resume the run in this folder by --ckpt_path {path}'
                 raise ValueError(f"'trainer.default_root_dir' must not contain another run than "
                                  f"'ckpt_path' (got {folder} and {checkpoint}); choose another "
@@ -297,7 +282,8 @@ class TrainCLI(LightningCLI):
         self.run_folder.identity['options']['trainer.devices'] = self.trainer.world_size
         if checkpoint is not None:
             state = read_checkpoint(Path(checkpoint))
-            check_goes_on(Path(checkpoint), state, self.run_folder.identity, self.config.trainer)
+            one_run.check_goes_on(Path(checkpoint), state, self.run_folder.identity,
+                                  self.config.trainer)
             self.model.on_load_checkpoint(state)  # raises if the checkpoint does not fit the model
         return checkpoint
 
@@ -324,12 +310,13 @@ class TrainCLI(LightningCLI):
     def _check_tested(self, checkpoint: Path, folder: Path) -> None:
         """Raise an error if a test would overwrite the results of another run."""
         is_its_own = _is_in(folder, checkpoint)
-        if self.command == 'test' and not is_its_own and (folder / CONFIG).exists():
+        if self.command == 'test' and not is_its_own and (folder / one_run.CONFIG).exists():
             raise ValueError(f"'trainer.default_root_dir' must not contain another run than "
                              f"'ckpt_path' (got {folder} and {checkpoint}); choose another folder")
         state = read_checkpoint(checkpoint)
-        saved = identity_in(state) or {'inputs': {}}
-        name = changed_input(saved['inputs'], yaml.safe_load(config_text(self.parser, self.config)))
+        saved = one_run.identity_in(state) or {'inputs': {}}
+        config = yaml.safe_load(config_text(self.parser, self.config))
+        name = one_run.changed_input(saved['inputs'], config)
         if name is not None and self.command == 'test' and is_its_own:
             raise ValueError(f"{name!r} must name the data on which {folder} was trained and "
                              f"tested; to test on other data, choose another "
@@ -340,11 +327,7 @@ class TrainCLI(LightningCLI):
         if is_its_own and (folder / SUMMARY).exists():
             read_summary(folder)  # its entries on the training will be kept
 
-    def _tell(self, what: str) -> None:
-        self.run_folder.tell(what, Path(self.config.trainer.default_root_dir))
-
     def _best_path(self) -> str | None:
-        """Return the best checkpoint by ``select_on``, or ``None`` if nothing was evaluated."""
         path = self.best.best_model_path or None
         if path is None:
             rank_zero_warn(f"testing the last weights: 'select_on' {self.config.select_on!r} was "
@@ -352,7 +335,7 @@ class TrainCLI(LightningCLI):
         return path
 
     def _run_seeds(self, folder: Path) -> None:
-        if (folder / CONFIG).exists() or has_checkpoint(folder):
+        if (folder / one_run.CONFIG).exists() or one_run.has_checkpoint(folder):
             raise ValueError(f"'trainer.default_root_dir' must not contain a run of a single seed "
                              f"(got {folder}); choose another folder, or omit 'seeds'")
         first = int(self.config.seed_everything)
@@ -439,7 +422,6 @@ def _data_filling(options: Namespace) -> L.LightningDataModule | None:
 
 
 def _is_in(folder: Path, checkpoint: Path) -> bool:
-    """Return whether a checkpoint belongs to the run in a folder."""
     return checkpoint.absolute().parent.resolve() == (folder / 'checkpoints').resolve()
 
 
@@ -476,16 +458,7 @@ def _listed(value: Any) -> list:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command ``experiments.train``.
-
-    Args:
-        args: The words of the command line; by default those of this process.
-
-    Raises:
-        OSError: A file cannot be written, for example because the disk is full.
-        SystemExit: Status 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
-        TypeError, ValueError: An argument is invalid.
-    """
+    """Run the command ``experiments.train`` with the given words, or else those of this process."""
     for name in ('lightning.pytorch', 'lightning.fabric'):
         logging.getLogger(name).setLevel(logging.WARNING)
     # Lightning calls torch in a way that is deprecated by torch.

@@ -78,6 +78,7 @@ def clean_dynamo():
 def measured_in_forks(monkeypatch):
     """Other processes would import for ten seconds what this one has. Times and peaks of a fork are
     nobody's: it has the memory that this one has freed, and no peak above it."""
-    for name in 'measure.get_context', 'measure.forkserver', 'distributed.forkserver':
-        monkeypatch.setattr(f'experiments.benchmarks.{name}', lambda *start: get_context('fork'))
+    for name in 'get_context', 'forkserver':
+        monkeypatch.setattr(f'experiments.benchmarks.measure.{name}',
+                            lambda *start: get_context('fork'))
     monkeypatch.setattr('experiments.benchmarks.measure.A_ROUND', 0.)

@@ -1,7 +1,5 @@
 """Figures of this package: a drawing, and a table of printed and computed values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from textwrap import fill
 

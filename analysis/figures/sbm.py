@@ -1,7 +1,5 @@
 """SBM-Transformer, Figures 3 and 6: the expressiveness of a stochastic block model."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

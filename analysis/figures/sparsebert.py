@@ -1,7 +1,5 @@
 """SparseBERT, Figure 1: hand-designed attention masks."""
 
-from __future__ import annotations
-
 from statistics import mean
 
 from matplotlib.figure import Figure

@@ -1,7 +1,5 @@
 """The base class of attention without a graph: projections, heads, and batches without padding."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 import torch

@@ -1,7 +1,5 @@
 """The attention of Combiner, a baseline."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Linear attention, a baseline."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

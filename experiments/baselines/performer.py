@@ -1,7 +1,5 @@
 """The attention of Performer, a baseline."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

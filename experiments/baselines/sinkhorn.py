@@ -1,7 +1,5 @@
 """Sparse Sinkhorn attention, a baseline."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

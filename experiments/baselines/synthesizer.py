@@ -1,7 +1,5 @@
 """The attention of Synthesizer, a baseline."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -9,8 +9,6 @@ widths of heads, dtypes and runs. At each point it times all backends and ``back
 alternation.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import math
 import platform
@@ -27,16 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
-from experiments.benchmarks.measure import (
-    Density,
-    all_times,
-    benchmark,
-    peak_bytes,
-    plain,
-    progress,
-    run_benchmark,
-    seeded,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph, ops
@@ -102,10 +91,10 @@ class Point(NamedTuple):
 BASE = {'structure': 'random', 'heads': 4, 'channels': 32, 'dtype': 'float32'}
 
 
-@benchmark(tokens=(64, 256), points=6, rounds=2)
+@bench.benchmark(tokens=(64, 256), points=6, rounds=2)
 def main(
     tokens: list[PositiveInt] = (64, 256, 1024, 4096),
-    densities: list[Density] = DENSITIES,
+    densities: list[bench.Density] = DENSITIES,
     structures: list[str] = tuple(STRUCTURES),
     widths: list[PositiveInt] = (16, 32, 64, 128),
     dtypes: list[Literal['float32', 'bfloat16', 'float16']] = ('float32', 'bfloat16'),
@@ -142,7 +131,7 @@ def main(
                 structures, tokens, densities, widths, dtypes, runs)
             if density <= STRUCTURES[structure][1]]
     rows = [measure(point, names, rounds)
-            for point in progress(chosen(axes, points, seed), 'atlas')]
+            for point in bench.progress(chosen(axes, points, seed), 'atlas')]
     report([{**row, **versions()} for row in rows], 'atlas', out)
     report_figure(figure(rows, names), 'atlas', out)
     slow = [row['auto / best'] for row in rows]
@@ -160,12 +149,11 @@ def chosen(points: list[Point], count: int, seed: int) -> list[Point]:
 
 
 def measure(point: Point, backends: tuple[str, ...], rounds: int) -> dict:
-    """Return a row with the milliseconds of each backend at one point, their spread, and the peak
-    memory in MiB."""
     graph = STRUCTURES[point.structure][0](point.tokens, point.density)
     graph = graph.to(torch.get_default_device())
     shape, dtype = (graph.num_queries, point.heads, point.channels), getattr(torch, point.dtype)
-    inputs = [torch.randn(shape, generator=seeded()).to(dtype).requires_grad_() for _ in range(3)]
+    inputs = [torch.randn(shape, generator=bench.seeded()).to(dtype).requires_grad_()
+              for _ in range(3)]
 
     def run(backend: str) -> Tensor | tuple[Tensor, ...]:
         if point.run == 'forward':
@@ -173,8 +161,8 @@ def measure(point: Point, backends: tuple[str, ...], rounds: int) -> dict:
                 return edge_attention(*inputs, graph, backend=backend)
         return torch.autograd.grad(edge_attention(*inputs, graph, backend=backend).sum(), inputs)
 
-    times = all_times({name: lambda name=name: run(name) for name in (*backends, 'auto')}, rounds,
-                      seconds=4.)
+    times = bench.all_times({name: lambda name=name: run(name) for name in (*backends, 'auto')},
+                            rounds, seconds=4.)
     medians = {name: float(np.median(values)) for name, values in times.items()}
     best = min(backends, key=medians.__getitem__)
     row = {**point._asdict(), 'edges': graph.num_edges, 'density': graph.density(),
@@ -182,13 +170,11 @@ def measure(point: Point, backends: tuple[str, ...], rounds: int) -> dict:
     for name, values in times.items():
         low, high = np.quantile(values, [.25, .75])
         row |= {f'{name} ms': 1e3 * medians[name], f'{name} spread': (high - low) / medians[name]}
-    return row | {f'{name} MiB': peak_bytes(lambda name=name: run(name)) / 2**20
+    return row | {f'{name} MiB': bench.peak_bytes(lambda name=name: run(name)) / 2**20
                   for name in backends}
 
 
 def versions() -> dict[str, str]:
-    """Return the name of the machine, the number of threads and the versions of packages, because
-    times depend on them."""
     packages = {name: importlib.metadata.version(name) for name in ('torch', 'numba')}
     cpu = next((line.partition(': ')[2].strip() for line in
                 Path('/proc/cpuinfo').read_text().splitlines() if line.startswith('model name')),
@@ -199,8 +185,6 @@ def versions() -> dict[str, str]:
 
 
 def figure(rows: list[dict], backends: tuple[str, ...]) -> Figure:
-    """Draw the time of each backend divided by the time of 'auto', over density, with a panel for
-    each structure."""
     names = list(dict.fromkeys(row['structure'] for row in rows))
     drawn = Figure(figsize=(3 * len(names), 4), layout='constrained')
     panels = drawn.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
@@ -213,7 +197,7 @@ def figure(rows: list[dict], backends: tuple[str, ...]) -> Figure:
         axes.axhline(1, color='0.3')
         axes.set(title=name, xlabel='density')
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-        plain(axes)
+        bench.plain(axes)
     panels[0].set(ylabel="time over that of 'auto'")
     drawn.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center',
                  ncols=len(backends))
@@ -221,4 +205,4 @@ def figure(rows: list[dict], backends: tuple[str, ...]) -> Figure:
 
 
 if __name__ == '__main__':
-    run_benchmark(main)
+    bench.run_benchmark(main)

@@ -7,8 +7,6 @@
     python -m experiments.benchmarks.attention --device cuda --pattern 'SlidingWindow(64)'
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache
@@ -17,32 +15,23 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 from torch_geometric.nn import TransformerConv
 from torch_geometric.utils import scatter, softmax
 
-from experiments.benchmarks.measure import (
-    SPARSE,
-    Density,
-    benchmark,
-    progress,
-    run_benchmark,
-    saved_bytes,
-    times_of_passes,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
 from graphattn.patterns import RandomKeys, parse
 
 
-@benchmark(nodes=(512,), densities=(0.02, 0.2), channels=(32,), rounds=3)
+@bench.benchmark(nodes=(512,), densities=(0.02, 0.2), channels=(32,), rounds=3)
 def main(
     nodes: list[PositiveInt] = (4096,),
-    densities: list[Density] = (0.002, 0.01, 0.05, 0.1, 0.2),
+    densities: list[bench.Density] = (0.002, 0.01, 0.05, 0.1, 0.2),
     pattern: str | None = None,
     channels: list[PositiveInt] = (32,),
     heads: PositiveInt = 4,
@@ -67,7 +56,7 @@ def main(
     """
     rows = []
     settings = product(nodes, channels, [None] if pattern else densities)
-    for n, width, density in progress(settings, 'attention'):
+    for n, width, density in bench.progress(settings, 'attention'):
         edges = parse(pattern) if pattern else RandomKeys(max(1, round(density * n)))
         graph = edges.build(n, seed=0)
         rows += measure(graph, width, heads, rounds, only, getattr(torch, dtype))
@@ -76,20 +65,18 @@ def main(
 
 def measure(graph: BipartiteGraph, width: int, heads: int, rounds: int, only: list[str] | None,
             dtype: torch.dtype = torch.float32) -> list[dict]:
-    """Time attention along a graph, and return a row of times for each backend and for each
-    attention function of other libraries."""
     forwards, inputs = cases(graph, heads, width, dtype)
     unknown = sorted(set(only or ()) - set(forwards))
     if unknown:
         raise ValueError(f"'only' must contain only cases from {[*forwards]} (got {unknown})")
     forwards = {name: forwards[name] for name in dict.fromkeys([*(only or forwards), 'auto'])}
-    times = times_of_passes(forwards, inputs, rounds)
+    times = bench.times_of_passes(forwards, inputs, rounds)
     baseline = times['train']['auto']
     return [{'n': graph.num_queries, 'channels': width, 'density': graph.density(), 'case': name,
              'forward ms': 1e3 * times['infer'][name],
              'forward+backward ms': 1e3 * times['train'][name],
              'times auto': times['train'][name] / baseline,
-             'saved MiB': saved_bytes(forward) / 2**20}
+             'saved MiB': bench.saved_bytes(forward) / 2**20}
             for name, forward in forwards.items() if math.isfinite(times['train'][name])]
 
 
@@ -105,10 +92,6 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
     conv = TransformerConv(heads * width, width, heads, root_weight=False).to(device, dtype)
     mask = cache(graph.to_mask)  # a mask takes n^2 bytes, so it is made on demand
 
-    def sdpa(attn_mask: Tensor | None) -> Tensor:
-        return F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in inputs),
-                                              attn_mask=attn_mask)
-
     def gather_scatter() -> Tensor:
         key_j, query_i = edge_index
         logit = (query[query_i] * key[key_j]).sum(-1) / width**0.5
@@ -116,12 +99,12 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
         return scatter(alpha.unsqueeze(-1) * value[key_j], query_i, dim_size=n)
 
     forwards = {
-        'full SDPA': lambda: sdpa(None),
-        'masked SDPA': lambda: sdpa(mask()),
+        'full SDPA': lambda: bench.sdpa(*inputs),
+        'masked SDPA': lambda: bench.sdpa(*inputs, mask()),
         'PyG gather-scatter': gather_scatter,
         'PyG TransformerConv': lambda: conv(query.flatten(1), edge_index),
         **{name: lambda name=name: edge_attention(query, key, value, graph, backend=name)
-           for name in (*SPARSE[device.type], 'auto')},
+           for name in (*bench.SPARSE[device.type], 'auto')},
     }
     if device.type == 'cuda':
         forwards['compiled PyG gather-scatter'] = torch.compile(gather_scatter)
@@ -132,4 +115,4 @@ def cases(graph: BipartiteGraph, heads: int, width: int,
 
 
 if __name__ == '__main__':
-    run_benchmark(main, modes=('scaling', 'windows'))
+    bench.run_benchmark(main, modes=('scaling', 'windows'))

@@ -13,8 +13,6 @@ A second table has the time of a token after the longest prompt if several proce
 cache, and the memory of the cache in each process. Every process has one thread.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -72,7 +70,6 @@ def main(
 
 @torch.no_grad()
 def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
-    """Decode ``tokens`` tokens one by one, and return the median seconds per token."""
     timed = stopwatch()
     return statistics.median([timed(decode) for _ in range(tokens + 1)][1:])
 
@@ -83,7 +80,6 @@ def new_layer(pattern: Pattern) -> GraphAttention:
 
 @torch.no_grad()
 def layer(pattern: Pattern, length: int, room: int) -> Callable[[], object]:
-    """Return a function that decodes one token by an attention layer along a pattern."""
     return after_prompt(new_layer(pattern), KeyValueCache(room), length, lambda _: slice(None))
 
 
@@ -99,8 +95,6 @@ def after_prompt(attention: Callable, cache: KeyValueCache, length: int,
 
 
 def shared_rows(processes: list[int], length: int, tokens: int) -> list[dict[str, object]]:
-    """Return a row for each case and number of processes that share a cache, with the median time
-    per token of the slowest process and the largest memory of the cache in a process."""
     rows = []
     for world in progress(processes, 'shared caches'):
         sizes = dict.fromkeys(PATTERNS, length)
@@ -126,7 +120,6 @@ def shared(case: str, length: int, window: int, *, tokens: int) -> dict[str, flo
 
 @torch.no_grad()
 def llama(pattern: Pattern | None, layers: int, length: int, room: int) -> Callable[[], object]:
-    """Return a function that decodes one token by a Llama."""
     from transformers import LlamaConfig, LlamaModel, StaticCache
     config = LlamaConfig(
         vocab_size=1000, hidden_size=HEADS * HEAD_CHANNELS, intermediate_size=2048,

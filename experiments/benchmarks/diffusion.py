@@ -5,8 +5,6 @@ scatter.
     python -m experiments.benchmarks.diffusion --quick
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -16,15 +14,7 @@ from jsonargparse.typing import PositiveInt
 from torch import Tensor
 from torch_geometric.utils import scatter, softmax
 
-from experiments.benchmarks.measure import (
-    SPARSE,
-    Density,
-    benchmark,
-    progress,
-    run_benchmark,
-    saved_bytes,
-    times_of_passes,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.functional import edge_attention
@@ -33,10 +23,10 @@ from graphattn.patterns import RandomKeys
 TELEPORT = 0.1  # Diffuser's
 
 
-@benchmark(nodes=(1024,), densities=(0.02,), hops=(1, 5), rounds=3)
+@bench.benchmark(nodes=(1024,), densities=(0.02,), hops=(1, 5), rounds=3)
 def main(
     nodes: list[PositiveInt] = (1024, 4096),
-    densities: list[Density] = (0.01, 0.09),
+    densities: list[bench.Density] = (0.01, 0.09),
     hops: list[PositiveInt] = (1, 2, 5, 10),
     heads: PositiveInt = 4,
     channels: PositiveInt = 32,
@@ -53,7 +43,7 @@ def main(
         hops: Numbers of hops.
     """
     rows = []
-    for n, density in progress(product(nodes, densities), 'diffusion'):
+    for n, density in bench.progress(product(nodes, densities), 'diffusion'):
         graph = RandomKeys(max(1, round(density * n))).build(n, seed=0)
         for number in hops:
             rows += measure(graph, number, heads, channels, rounds)
@@ -62,23 +52,19 @@ def main(
 
 def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
             rounds: int) -> list[dict]:
-    """Time each implementation of diffusion along a graph with ``hops`` hops, and attention with
-    one hop."""
     forwards, inputs = cases(graph, hops, heads, channels)
-    times = times_of_passes(forwards, inputs, rounds)
+    times = bench.times_of_passes(forwards, inputs, rounds)
     return [{'n': graph.num_queries, 'density': graph.density(), 'hops': hops, 'case': name,
              'train ms': 1e3 * times['train'][name], 'inference ms': 1e3 * times['infer'][name],
              'train / one hop, fused': times['train'][name] / times['train']['one hop, fused'],
              'inference / one hop, fused':
                  times['infer'][name] / times['infer']['one hop, fused'],
-             'saved MiB': saved_bytes(forward) / 2**20}
+             'saved MiB': bench.saved_bytes(forward) / 2**20}
             for name, forward in forwards.items()]
 
 
 def cases(graph: BipartiteGraph, hops: int, heads: int,
           channels: int) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
-    """Return the implementations of diffusion to compare, by name, and the tensors whose gradients
-    a training step computes."""
     torch.manual_seed(0)
     query, key, value = inputs = [torch.randn(graph.num_queries, heads, channels,
                                               requires_grad=True) for _ in range(3)]
@@ -97,7 +83,7 @@ def cases(graph: BipartiteGraph, hops: int, heads: int,
             z = (1 - TELEPORT) * message + TELEPORT * value
         return z
 
-    backends = SPARSE[graph.device.type]
+    backends = bench.SPARSE[graph.device.type]
     return {**{name: lambda name=name: diffuse(name) for name in backends},
             'PyG gather-scatter': gather_scatter,
             'one hop, fused': lambda: edge_attention(query, key, value, graph,
@@ -105,4 +91,4 @@ def cases(graph: BipartiteGraph, hops: int, heads: int,
 
 
 if __name__ == '__main__':
-    run_benchmark(main)
+    bench.run_benchmark(main)

@@ -9,8 +9,6 @@ processes beyond the number of cores share them.
     python -m experiments.benchmarks.distributed --cases '[window]' --window 64 --nodes 1048576
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time
@@ -26,18 +24,7 @@ import torch.distributed as dist
 from jsonargparse.typing import PositiveInt
 from torch import Tensor
 
-from experiments.benchmarks.measure import (
-    benchmark,
-    ending_children,
-    forkserver,
-    free_at_once,
-    held_bytes,
-    max_held_bytes,
-    progress,
-    run_benchmark,
-    start_peak_over,
-    without_interrupts,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn import distributed
 from graphattn.distributed import SequenceParallel, sequence_parallel
@@ -59,7 +46,7 @@ Case = Literal['window', 'window, global, random', 'Diffuser, 5 hops', 'block mo
 Measurement = Callable[[str, int, int], dict]  # of a case, its tokens and its window
 
 
-@benchmark(processes=(2,), nodes=1024, nodes_of_block_model=256, rounds=2)
+@bench.benchmark(processes=(2,), nodes=1024, nodes_of_block_model=256, rounds=2)
 def main(
     processes: list[PositiveInt] = (1, 2, 4),
     cases: list[Case] = tuple(CASES),
@@ -81,7 +68,7 @@ def main(
     """
     sizes = {case: nodes_of_block_model if 'block' in case else nodes for case in cases}
     rows = []
-    for world in progress(processes, 'distributed'):
+    for world in bench.progress(processes, 'distributed'):
         # Memory is measured in processes of their own, where allocations are slower.
         times = measure_elsewhere(world, partial(time_case, rounds=rounds), sizes, window)
         memory = measure_elsewhere(world, weigh_case, sizes, window)
@@ -91,13 +78,12 @@ def main(
 
 def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, int],
                       window: int) -> list[tuple[dict, ...]]:
-    """Measure each case in new processes that share its sequence."""
     with tempfile.TemporaryDirectory() as folder:
-        processes = [forkserver().Process(
+        processes = [bench.forkserver().Process(
             target=measure, args=(Path(folder), rank, world, measure_case, sizes, window))
             for rank in range(world)]
-        with ending_children():
-            with without_interrupts():
+        with bench.ending_children():
+            with bench.without_interrupts():
                 for process in processes:
                     process.start()
             for process in processes:
@@ -109,7 +95,6 @@ def measure_elsewhere(world: int, measure_case: Measurement, sizes: dict[str, in
 
 
 def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dict]) -> dict:
-    """Return the row of the table for one case, from the results of all its processes."""
     return {'case': case, 'processes': world, 'n': times[0]['n'],
             **{way: max(part[way] for part in times) for way in ('step ms', 'plain ms')},
             'peak MiB': max(part['peak MiB'] for part in memory),
@@ -121,7 +106,6 @@ def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dic
 
 def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
             sizes: dict[str, int], window: int) -> None:
-    """Measure each case in this process, and write the results to ``folder/rank.json``."""
     torch.set_num_threads(1)
     dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank,
                             world_size=world)
@@ -132,8 +116,6 @@ def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
 
 
 def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
-    """Return the milliseconds of a training step, the least over several rounds, with overlap
-    (``'step ms'``) and without (``'plain ms'``)."""
     step = warm_step(case, n, window)
     seconds = {'step ms': [], 'plain ms': []}
     for _ in range(rounds):
@@ -147,15 +129,13 @@ def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
 
 
 def weigh_case(case: Case, n: int, window: int) -> dict:
-    """Return the peak memory of a training step and the bytes that this process sends in it, as a
-    row in MiB."""
-    free_at_once()
-    before = held_bytes()
+    bench.free_at_once()
+    before = bench.held_bytes()
     step = warm_step(case, n, window)
-    start_peak_over()
+    bench.start_peak_over()
     with counted() as sent:
         edges = step()
-    peak = max_held_bytes() - before
+    peak = bench.max_held_bytes() - before
     return {'edges': edges, 'peak MiB': peak / 2**20, 'sent MiB': sent[0] / 2**20,
             'all keys MiB': bytes_of_all_keys(*step.args) / 2**20}
 
@@ -173,7 +153,6 @@ def warm_step(case: Case, n: int, window: int) -> partial[int]:
 
 
 def train(layer: SequenceParallel, x: Tensor, ptr: Tensor) -> int:
-    """Run a training step of ``layer``, and return the number of edges of this process."""
     out, graph = layer(x, ptr, return_graph=True)
     out.sum().backward()
     return graph.num_edges
@@ -219,4 +198,4 @@ def _layer(source: PatternSource | BlockModelSource, **options: float) -> GraphA
 
 
 if __name__ == '__main__':
-    run_benchmark(main, modes=('decoding',))
+    bench.run_benchmark(main, modes=('decoding',))

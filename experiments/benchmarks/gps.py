@@ -12,8 +12,6 @@ only in their attention.
     python -m experiments.benchmarks.transformer_conv gps --quick
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -24,14 +22,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch_geometric.nn import GINConv, GPSConv
 
-from experiments.benchmarks.measure import (
-    benchmark,
-    elsewhere,
-    interleave,
-    peak_bytes,
-    progress,
-    seeded,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn.layers import GraphGPSConv
 from graphattn.sources import BlockModelSource
@@ -42,7 +33,7 @@ BLOCK_MODEL = 'block model'  # its graph contains a quarter of all pairs before 
 LAYERS = [*PYG, *PATTERNS, BLOCK_MODEL]
 
 
-@benchmark(nodes=(32, 128), total=256, rounds=2)
+@bench.benchmark(nodes=(32, 128), total=256, rounds=2)
 def main(
     nodes: list[PositiveInt] = (32, 128, 512, 2048, 8192),
     total: PositiveInt = 8192,
@@ -74,14 +65,12 @@ def main(
                          f"{', '.join(unknown)})")
     settings = [Setting(size, max(1, total // size), channels, heads, degree, depth)
                 for size in nodes]
-    rows = [row for setting in progress(settings, 'gps')
+    rows = [row for setting in bench.progress(settings, 'gps')
             for row in measure(setting, layers, rounds)]
     report(rows, 'gps', out)
 
 
 class Setting(NamedTuple):
-    """The batch of graphs and the sizes of the layers that the benchmark compares."""
-
     nodes: int
     graphs: int
     channels: int
@@ -107,7 +96,7 @@ class Setting(NamedTuple):
         return GraphGPSConv(self.channels, messages, self.heads, attn_kwargs={'source': source})
 
     def data(self) -> tuple[Tensor, Tensor, Tensor]:
-        generator = seeded()
+        generator = bench.seeded()
         x = torch.randn(self.graphs * self.nodes, self.channels, generator=generator)
         batch = torch.arange(self.graphs).repeat_interleave(self.nodes)
         query = torch.arange(len(x)).repeat_interleave(self.degree)
@@ -116,13 +105,12 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
-    """Time a training step of the layers with the names ``layers``, and measure its peak memory."""
     data = setting.data()
-    times = interleave({name: partial(step, setting.model(name), *data) for name in layers}, rounds,
-                       seconds=60.)
+    times = bench.interleave({name: partial(step, setting.model(name), *data) for name in layers},
+                             rounds, seconds=60.)
     return [{'nodes': setting.nodes, 'graphs': setting.graphs, 'layer': name,
              'train ms': 1e3 * seconds, f'{layers[0]} / time': times[layers[0]] / seconds,
-             'peak MiB': elsewhere(peak_of_step, setting, name) / 2**20}
+             'peak MiB': bench.elsewhere(peak_of_step, setting, name) / 2**20}
             for name, seconds in times.items()]
 
 
@@ -134,6 +122,5 @@ def step(layers: nn.ModuleList, x: Tensor, edge_index: Tensor, batch: Tensor) ->
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory of a training step with the layer called ``name``, in bytes."""
     layers, data = setting.model(name), setting.data()
-    return peak_bytes(lambda: step(layers, *data), warm_up=1)
+    return bench.peak_bytes(lambda: step(layers, *data), warm_up=1)

@@ -8,8 +8,6 @@ model without attention.
     python -m experiments.benchmarks.hugging_face --quick
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -18,14 +16,7 @@ import torch
 from jsonargparse.typing import PositiveInt
 from torch import Tensor, nn
 
-from experiments.benchmarks.measure import (
-    benchmark,
-    elsewhere,
-    interleave,
-    peak_bytes,
-    progress,
-    run_benchmark,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn.hugging_face import attach
 from graphattn.patterns import get
@@ -41,7 +32,7 @@ CASES = {
 }
 
 
-@benchmark(tokens=MIN_LENGTH, batch=1, layers=1, heads=2)
+@bench.benchmark(tokens=MIN_LENGTH, batch=1, layers=1, heads=2)
 def main(
     tokens: PositiveInt = 4096,
     batch: PositiveInt = 2,
@@ -64,10 +55,10 @@ def main(
         dtype: Dtype of the models.
     """
     setting = Setting(tokens, batch, layers, heads, getattr(torch, dtype))
-    steps = {case: setting.step(case) for case in progress(CASES, 'building')}
-    times = interleave(steps, rounds, seconds=120.)
+    steps = {case: setting.step(case) for case in bench.progress(CASES, 'building')}
+    times = bench.interleave(steps, rounds, seconds=120.)
     del steps
-    peaks = elsewhere(peaks_of_training, setting, start='spawn')  # with all threads
+    peaks = bench.elsewhere(peaks_of_training, setting, start='spawn')  # with all threads
     ours, apart = 'graphattn, bigbird', times['no attention']
     rows = [{'case': case, 'train s': seconds, 'train / bigbird': seconds / times[ours],
              'attention s': seconds - apart,
@@ -106,13 +97,11 @@ class Setting(NamedTuple):
         return model.to(self.dtype).train()
 
     def pattern(self, case: str):
-        """Return the pattern along which an encoder attends, given its kind of attention."""
         if 'longformer' in case:
             return get('longformer', radius=RADIUS, num_global=1)
         return get('bigbird', block=BLOCK, num_random=NUM_RANDOM)
 
     def step(self, case: str) -> Callable[[], None]:
-        """Return a function that runs a training step of the encoder with a kind of attention."""
         model = self.model(case)
         tokens = torch.randint(5, 30_000, (self.batch, self.tokens))
         given = {}
@@ -131,20 +120,17 @@ class Setting(NamedTuple):
 
 def only_values(self: nn.Module, hidden_states: Tensor, *args: object,
                 **kwargs: object) -> tuple[Tensor, None]:
-    """Return the projected values as the output of an attention module."""
     query, key, value = (linear(hidden_states) for linear in (self.query, self.key, self.value))
     return value + 0 * (query + key), None
 
 
 def peaks_of_training(setting: Setting) -> dict[str, int]:
-    """Return the peak memory of a training step for each kind of attention, in bytes above the
-    memory before."""
     peaks = {}
-    for case in progress(CASES, 'memory'):
+    for case in bench.progress(CASES, 'memory'):
         setting._replace(tokens=MIN_LENGTH, batch=1, layers=1).step(case)()  # compiles
-        peaks[case] = peak_bytes(setting.step(case))
+        peaks[case] = bench.peak_bytes(setting.step(case))
     return peaks
 
 
 if __name__ == '__main__':
-    run_benchmark(main)
+    bench.run_benchmark(main)

@@ -13,8 +13,6 @@ sampled layer use new pages of memory, with which a step took 435 ms instead of 
     python -m experiments.benchmarks.layer --quick
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -29,17 +27,7 @@ from jsonargparse.typing import PositiveInt
 from matplotlib.ticker import NullLocator
 from torch import Tensor, nn
 
-from experiments.benchmarks.measure import (
-    Density,
-    benchmark,
-    drawn_over,
-    elsewhere,
-    interleave,
-    machine,
-    peak_bytes,
-    progress,
-    run_benchmark,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
@@ -52,10 +40,10 @@ CASES = ('sampled', 'window', 'full attention', 'released algorithm')
 MAX_DENSE_LENGTH = 8192  # the released algorithm allocates several arrays of 4 * heads * n^2 bytes
 
 
-@benchmark(nodes=(1024,), densities=(0.02,), rounds=2)
+@bench.benchmark(nodes=(1024,), densities=(0.02,), rounds=2)
 def main(
     nodes: list[PositiveInt] = (1024, 4096, 16384),
-    densities: list[Density | Literal['initial']] = (0.02, 0.1, 0.25, 0.4, 'initial'),
+    densities: list[bench.Density | Literal['initial']] = (0.02, 0.1, 0.25, 0.4, 'initial'),
     heads: PositiveInt = 4,
     channels: PositiveInt = 32,
     clusters: PositiveInt = 128,
@@ -77,15 +65,13 @@ def main(
     settings = [Setting(n, density, heads, channels, clusters)
                 for n, density in product(nodes, densities)
                 if n <= MAX_DENSE_LENGTH or density == densities[0]]
-    rows = [row for setting in progress(settings, 'layer')
+    rows = [row for setting in bench.progress(settings, 'layer')
             for row in measure(setting, rounds, keep_freed_memory)]
     report(rows, 'layer', out)
     draw(rows, out)
 
 
 class Setting(NamedTuple):
-    """The sizes and the density of the layers that the benchmark compares."""
-
     n: int
     density: float | str
     heads: int
@@ -97,7 +83,6 @@ class Setting(NamedTuple):
         return torch.randn(self.n, self.heads * self.channels), torch.tensor([0, self.n])
 
     def sampled(self) -> GraphAttention:
-        """Return a layer whose heads sample their graphs at the requested density."""
         source = BlockModelSource(self.heads, self.channels, self.clusters, exploration=0.)
         layer = GraphAttention(self.heads * self.channels, self.heads, source)
         if self.density != 'initial':
@@ -108,7 +93,6 @@ class Setting(NamedTuple):
         return GraphAttention(self.heads * self.channels, self.heads, PatternSource(pattern))
 
     def window(self) -> SlidingWindow:
-        """Return a window whose graph has the requested density."""
         density = 0.25 if self.density == 'initial' else self.density
         return SlidingWindow(round(self.n * (1 - math.sqrt(1 - density))))
 
@@ -128,15 +112,14 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict]:
-    """Time all layers of a setting and measure their peak memory."""
     cases = CASES if setting.n <= MAX_DENSE_LENGTH else CASES[:-1]
-    times = [elsewhere(times_of, setting, part, rounds, keep_freed_memory, start='spawn')
+    times = [bench.elsewhere(times_of, setting, part, rounds, keep_freed_memory, start='spawn')
              for part in (cases[:3], cases[3:]) if part]
     seconds = {run: {case: part[run][case] for part in times for case in part[run]}
                for run in ('train', 'infer')}
     graphs = {case: setting.layer(case)[0](*setting.tokens(), return_graph=True)[1]
               for case in ('sampled', 'window')}
-    peak = {case: elsewhere(peak_of_training, setting, case) for case in cases}
+    peak = {case: bench.elsewhere(peak_of_training, setting, case) for case in cases}
     return [{'n': setting.n, 'density': setting.density,
              'density reached': graphs[case].density() if case in graphs else 1., 'case': case,
              'train ms': 1e3 * seconds['train'][case], 'inference ms': 1e3 * seconds['infer'][case],
@@ -149,12 +132,10 @@ def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict
 
 def times_of(setting: Setting, cases: tuple[str, ...], rounds: int,
              keep_freed_memory: bool) -> dict[str, dict[str, float]]:
-    """Return the median seconds of a training step and of inference of each layer, as ``{'train':
-    {case: seconds}, 'infer': {case: seconds}}``."""
     layers = {case: setting.layer(case) for case in cases}
     with keeping_freed_memory() if keep_freed_memory else nullcontext():
-        return {run.__name__: interleave({case: partial(run, *own)
-                                          for case, own in layers.items()}, rounds)
+        return {run.__name__: bench.interleave({case: partial(run, *own)
+                                                for case, own in layers.items()}, rounds)
                 for run in (train, infer)}
 
 
@@ -170,11 +151,10 @@ def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
 
 
 def peak_of_training(setting: Setting, case: str) -> int:
-    """Return the peak memory of a training step of a layer with its graph, in bytes."""
     compiled = setting._replace(n=64, density=0.5).layer(case)
     train(*compiled)
     own = setting.layer(case)
-    return peak_bytes(lambda: train(*own), warm_up=1)
+    return bench.peak_bytes(lambda: train(*own), warm_up=1)
 
 
 def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
@@ -189,8 +169,6 @@ def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Draw the time and memory of each layer over the requested densities, at the largest measured
-    length."""
     rows = [row for row in rows if row['density'] != 'initial']
     if not rows:
         print("no figure, because it requires a density other than 'initial'")
@@ -199,8 +177,8 @@ def draw(rows: list[dict], out: Path) -> None:
     n = max(nodes, key=lambda n: (nodes.count(n), n))
     rows = [row for row in rows if row['n'] == n]
     densities = sorted({row['density'] for row in rows})
-    figure = drawn_over(rows, 'density', {'train ms': 'ms per training step',
-                                          'peak MiB': 'peak memory, MiB'}, CASES)
+    figure = bench.drawn_over(rows, 'density', {'train ms': 'ms per training step',
+                                                'peak MiB': 'peak memory, MiB'}, CASES)
     for axes in figure.axes:
         axes.set_xlabel('density')
         axes.set_xticks(densities, [f'{density:.0%}' for density in densities])
@@ -208,14 +186,12 @@ def draw(rows: list[dict], out: Path) -> None:
     floor = {row['density']: row['floor MiB'] for row in rows if row['case'] == 'sampled'}
     axes.plot(densities, [floor[density] for density in densities], color='grey', linestyle='--',
               marker='.', label='floor of sampled')
-    figure.suptitle(f'A layer at {n:,} tokens, {machine()}')
+    figure.suptitle(f'A layer at {n:,} tokens, {bench.machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
     report_figure(figure, 'layer', out)
 
 
 def bring_to_density(source: BlockModelSource, density: float) -> None:
-    """Change the parameters of a block model so that the probability of each edge is
-    ``density``."""
     # All memberships become sqrt(density), which suffices because the mixing matrix sums to 1.
     with torch.no_grad():
         source.centroid.fill_(1.)
@@ -225,17 +201,12 @@ def bring_to_density(source: BlockModelSource, density: float) -> None:
 
 
 def projected(layer: GraphAttention, x: Tensor) -> list[Tensor]:
-    """Return the queries, keys and values of tokens, ``[num_tokens, heads, channels]``."""
     return [linear(x).unflatten(-1, (layer.heads, -1))
             for linear in (layer.lin_query, layer.lin_key, layer.lin_value)]
 
 
 def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
-    """Return the output of an attention layer if its attention is replaced by torch's dense
-    attention."""
-    out = F.scaled_dot_product_attention(*(each.transpose(0, 1)[None]
-                                           for each in projected(layer, x)))
-    return layer.lin_out(out[0].transpose(0, 1).flatten(1))
+    return layer.lin_out(bench.sdpa(*projected(layer, x)).flatten(1))
 
 
 def released_algorithm(layer: GraphAttention, x: Tensor, ptr: Tensor) -> Tensor:
@@ -268,4 +239,4 @@ class DenseBernoulli(torch.autograd.Function):
 
 
 if __name__ == '__main__':
-    run_benchmark(main, modes=('length',))
+    bench.run_benchmark(main, modes=('length',))

@@ -14,31 +14,19 @@ Peaks are peaks of the memory in use. The process occupies more memory, because 
 freed blocks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from jsonargparse.typing import PositiveInt
 from matplotlib.ticker import FixedLocator
 from torch import Tensor
 
 from experiments.baselines import Performer
+from experiments.benchmarks import measure as bench
 from experiments.benchmarks.layer import projected
-from experiments.benchmarks.measure import (
-    benchmark,
-    drawn_over,
-    elsewhere,
-    interleave,
-    machine,
-    peak_bytes,
-    progress,
-    saved_bytes,
-)
 from experiments.runs.figures import report_figure
 from experiments.runs.tables import report
 from graphattn.layers import EncoderLayer, GraphAttention
@@ -56,7 +44,7 @@ SPARSE = {
 }
 
 
-@benchmark()
+@bench.benchmark()
 def main(
     nodes: list[PositiveInt] = (512, 1024, 2048, 4096, 8192),
     rounds: PositiveInt = 5,
@@ -75,14 +63,12 @@ def main(
         quick: Whether to measure the shortest length only, which ends within a minute.
     """
     nodes, rounds = (sorted(nodes)[:1], 2) if quick else (sorted(nodes), rounds)
-    rows = [row for n in progress(nodes, 'length') for row in measure(n, rounds)]
+    rows = [row for n in bench.progress(nodes, 'length') for row in measure(n, rounds)]
     report(rows, 'length', out)
     draw(rows, out)
 
 
 def measure(n: int, rounds: int) -> list[dict]:
-    """Time a training step at ``n`` tokens with each kind of attention, and measure its peak
-    memory."""
     torch.manual_seed(0)
     x, ptr = torch.randn(n, CHANNELS, requires_grad=True), torch.tensor([0, n])
     heads = [torch.randn(n, HEADS, CHANNELS // HEADS, requires_grad=True) for _ in range(3)]
@@ -94,15 +80,15 @@ def measure(n: int, rounds: int) -> list[dict]:
             return NO_EDGES[case](*heads)
         return layers[case].attention.attention(*heads, graphs[case])
 
-    seconds = interleave({case: lambda case=case: train_step(layers[case], x, ptr)
-                          for case in CASES}, rounds)
-    alone = interleave({case: lambda case=case: backpropagate(attend(case), heads)
-                        for case in CASES}, rounds)
-    peak = {case: elsewhere(peak_of_training, case, n) for case in CASES}
+    seconds = bench.interleave({case: lambda case=case: train_step(layers[case], x, ptr)
+                                for case in CASES}, rounds)
+    alone = bench.interleave({case: lambda case=case: backpropagate(attend(case), heads)
+                              for case in CASES}, rounds)
+    peak = {case: bench.elsewhere(peak_of_training, case, n) for case in CASES}
     density = dict.fromkeys(FULL, 1.) | {case: graphs[case].density() for case in SPARSE}
     return [{'n': n, 'case': case, 'density': density.get(case),
              's per step': seconds[case], 'attention s': alone[case],
-             'saved MiB': saved_bytes(lambda layer=layer: layer(x, ptr)) / 2**20,
+             'saved MiB': bench.saved_bytes(lambda layer=layer: layer(x, ptr)) / 2**20,
              'peak MiB': peak[case] / 2**20,
              **{f'{what} / {full}': values[case] / values[full]
                 for what, values in (('s', seconds), ('peak', peak)) for full in NO_EDGES}}
@@ -110,8 +96,6 @@ def measure(n: int, rounds: int) -> list[dict]:
 
 
 def encoder_layer(case: str) -> EncoderLayer:
-    """Return an encoder layer with post-norm and without dropout, with a kind of attention of
-    ``CASES``."""
     if case in NO_EDGES:
         layer = EncoderLayer(CHANNELS, HEADS, norm_first=False)
         layer.attention = AttentionWithoutEdges(NO_EDGES[case])
@@ -132,21 +116,13 @@ class AttentionWithoutEdges(GraphAttention):
         return self.lin_out(self.attend(*projected(self, x)).flatten(1)), None
 
 
-def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return torch's fused attention, whose backward pass computes the weights again."""
-    batch = (x.transpose(0, 1)[None] for x in (query, key, value))
-    return F.scaled_dot_product_attention(*batch)[0].transpose(0, 1)
-
-
 def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return attention that is computed by two matrix products."""
     query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     weight = (query / math.sqrt(query.size(-1)) @ key.mT).softmax(dim=-1)
     return (weight @ value).transpose(0, 1)
 
 
 def performer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return the attention of Performer with 256 random features."""
     batch = (x.transpose(0, 1)[None] for x in (query, key, value))
     return _performer().attend(*batch, seed=0)[0].transpose(0, 1)
 
@@ -156,7 +132,7 @@ def _performer() -> Performer:
     return Performer(CHANNELS, HEADS)
 
 
-FULL = {'full SDPA': sdpa, 'full eager': eager}
+FULL = {'full SDPA': bench.sdpa, 'full eager': eager}
 NO_EDGES = {**FULL, 'Performer': performer}
 CASES = (*NO_EDGES, *SPARSE)
 
@@ -173,12 +149,10 @@ def backpropagate(out: Tensor, inputs: list[Tensor]) -> None:
 
 
 def peak_of_training(case: str, n: int) -> int:
-    """Return the peak memory of a training step with its graph, in bytes above the memory
-    before."""
     layer = encoder_layer(case)
     x = torch.randn(n, CHANNELS, requires_grad=True)
     compile_kernels(layer)
-    return peak_bytes(lambda: train_step(layer, x, torch.tensor([0, n])))
+    return bench.peak_bytes(lambda: train_step(layer, x, torch.tensor([0, n])))
 
 
 def compile_kernels(layer: EncoderLayer) -> None:
@@ -190,14 +164,13 @@ def compile_kernels(layer: EncoderLayer) -> None:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """Draw the time and memory of each layer over the length of the sequence."""
-    figure = drawn_over(rows, 'n', {'s per step': 'seconds per step',
-                                    'peak MiB': 'peak memory, MiB'}, CASES, NO_EDGES)
+    figure = bench.drawn_over(rows, 'n', {'s per step': 'seconds per step',
+                                          'peak MiB': 'peak memory, MiB'}, CASES, NO_EDGES)
     for axes in figure.axes:
         axes.xaxis.set_major_locator(FixedLocator(sorted({row['n'] for row in rows})))
         axes.xaxis.set_major_formatter(axes.yaxis.get_major_formatter())
         axes.set_xlabel('tokens')
     figure.suptitle(f'Forward and backward of one layer: {HEADS} heads of {CHANNELS // HEADS}, '
-                    f'batch 1, {machine()}')
+                    f'batch 1, {bench.machine()}')
     figure.legend(*axes.get_legend_handles_labels(), loc='outside right center')
     report_figure(figure, 'length', out)

@@ -12,8 +12,6 @@ numbers of points in that table.
     python -m experiments.benchmarks.gpu --dtype float16
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.util import find_spec
@@ -39,7 +37,6 @@ FEATURES = 11  # features per edge before their projection: length, direction an
 
 def measure(name: str, shape: tuple[int, int, int], heads: int, channels: int, dtype: torch.dtype,
             rounds: int) -> list[dict]:
-    """Time attention along a mesh, and return a row for each case."""
     graph = mesh(*shape)
     times = interleave(cases(graph, heads, channels, dtype), rounds)
     return [{'graph': name, 'queries': graph.num_queries, 'keys': graph.num_keys,
@@ -66,7 +63,6 @@ def spiral(num_points: int) -> np.ndarray:
 
 def cases(graph: BipartiteGraph, heads: int, channels: int,
           dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Return the functions to compare by name."""
     nodes = [torch.randn(size, heads, channels, dtype=dtype, requires_grad=True)
              for size in (graph.num_queries, graph.num_keys, graph.num_keys)]
     features = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in
@@ -89,7 +85,6 @@ def cases(graph: BipartiteGraph, heads: int, channels: int,
 
 @cache
 def is_installed() -> bool:
-    """Return whether anemoi's kernel is installed."""
     if find_spec('anemoi') and find_spec('anemoi.models'):
         return True
     print('skipped anemoi, which is not installed; to install it: pip install --no-deps '
@@ -98,8 +93,6 @@ def is_installed() -> bool:
 
 
 def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
-    """Return the features of edges after projection to all channels, ``[num_edges, heads,
-    channels]``."""
     return torch.einsum('es,hcs->ehc', edge_attr, projection)
 
 

@@ -9,8 +9,6 @@ time of only reading and writing the rows of an edge.
     python -m experiments.benchmarks.attention scaling --quick
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
@@ -20,16 +18,7 @@ from jsonargparse.typing import PositiveInt
 from numba import njit
 from torch import Tensor
 
-from experiments.benchmarks.measure import (
-    SPARSE,
-    benchmark,
-    elsewhere,
-    held_bytes,
-    max_held_bytes,
-    progress,
-    start_peak_over,
-    stopwatch,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.extension import run_calls
@@ -37,7 +26,7 @@ from graphattn.functional import edge_attention
 from graphattn.patterns import Pattern, RandomKeys, parse
 
 
-@benchmark(nodes=(1024, 2048), rounds=2)
+@bench.benchmark(nodes=(1024, 2048), rounds=2)
 def main(
     nodes: list[PositiveInt] = (4096, 8192, 16384, 32768, 65536, 131072),
     pattern: str = 'RandomKeys(32)',
@@ -55,8 +44,8 @@ def main(
         pattern: A pattern with about the same number of keys per query at every length.
     """
     edges = parse(pattern)
-    rows = [elsewhere(measure, n, edges, heads, channels, rounds, start='spawn')
-            for n in progress(nodes, 'scaling')]
+    rows = [bench.elsewhere(measure, n, edges, heads, channels, rounds, start='spawn')
+            for n in bench.progress(nodes, 'scaling')]
     for row in rows:
         for name in (name for name in ('ns per edge and head', 'ns of memory') if name in row):
             row[f'{name}, times first'] = row[name] / rows[0][name]
@@ -64,16 +53,14 @@ def main(
 
 
 def measure(n: int, pattern: Pattern, heads: int, channels: int, rounds: int) -> dict:
-    """Return the median time of a training step along a pattern, and its peak memory above the
-    memory before."""
     inputs = [torch.randn(n, heads, channels, requires_grad=True) for _ in range(3)]
     graph = pattern.build(n, seed=0)
     query, key, value = inputs
     train_step([query[:8], key, value], RandomKeys(1).build(8, n))  # compiles
-    start_peak_over()
-    before, timed = held_bytes(), stopwatch()
+    bench.start_peak_over()
+    before, timed = bench.held_bytes(), bench.stopwatch()
     times = [timed(lambda: train_step(inputs, graph)) for _ in range(rounds)]
-    step, most = sorted(times)[len(times) // 2], max_held_bytes()
+    step, most = sorted(times)[len(times) // 2], bench.max_held_bytes()
     row = {'n': n, 'edges': graph.num_edges, 'step ms': 1e3 * step,
            'ns per edge and head': 1e9 * step / (graph.num_edges * heads),
            'peak MiB': (most - before) / 2**20, 'whole process MiB': most / 2**20}
@@ -83,7 +70,7 @@ def measure(n: int, pattern: Pattern, heads: int, channels: int, rounds: int) ->
 
 
 def train_step(inputs: list[Tensor], graph: BipartiteGraph) -> None:
-    fused = SPARSE[graph.device.type][-1]
+    fused = bench.SPARSE[graph.device.type][-1]
     torch.autograd.grad(edge_attention(*inputs, graph, backend=fused).sum(), inputs)
 
 

@@ -12,8 +12,6 @@ For a batch of molecules, whose edges are sorted again in every step:
         --channels 16 --edge_dims '[0]' --anew true --rounds 300
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,15 +21,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch_geometric.nn import TransformerConv
 
-from experiments.benchmarks.measure import (
-    benchmark,
-    elsewhere,
-    interleave,
-    peak_bytes,
-    progress,
-    run_benchmark,
-    seeded,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn.layers import GraphTransformerConv
 
@@ -39,7 +29,7 @@ LAYERS = {'PyG': TransformerConv, 'graphattn': GraphTransformerConv}
 FLOOR = 'projections alone'
 
 
-@benchmark()
+@bench.benchmark()
 def main(
     nodes: PositiveInt = 100_000,
     edges: PositiveInt = 1_000_000,
@@ -71,13 +61,11 @@ def main(
         nodes, edges, rounds = nodes // 20, edges // 20, 2
     settings = [Setting(nodes, edges, heads, channels, edge_dim, graphs, anew)
                 for edge_dim in edge_dims]
-    report([row for setting in progress(settings, 'transformer_conv')
+    report([row for setting in bench.progress(settings, 'transformer_conv')
             for row in measure(setting, rounds)], 'transformer_conv', out)
 
 
 class Setting(NamedTuple):
-    """The graph and the layers that the benchmark compares."""
-
     nodes: int
     edges: int
     heads: int
@@ -92,7 +80,7 @@ class Setting(NamedTuple):
                             edge_dim=self.edge_dim or None)
 
     def data(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        generator, size = seeded(), self.nodes // self.graphs
+        generator, size = bench.seeded(), self.nodes // self.graphs
         number = torch.randint(self.graphs * size**2, (self.edges * 11 // 10,), generator=generator)
         number = number.unique()  # more pairs are drawn than needed, because some repeat
         number = number[torch.randperm(len(number), generator=generator)[:self.edges]]
@@ -105,15 +93,14 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, rounds: int) -> list[dict]:
-    """Return a row with the time and the memory of each layer."""
     data, layers = setting.data(), {name: setting.layer(name) for name in LAYERS}
     with torch.no_grad():
         outs = [layer(*data) for layer in layers.values()]
     take_step = step_anew if setting.anew else step
     steps = {name: partial(take_step, layer, *data) for name, layer in layers.items()}
-    times = interleave({**steps, FLOOR: partial(project, layers['graphattn'], data[0])}, rounds,
-                       seconds=60.)
-    peaks = {name: elsewhere(peak_of_step, setting, name) / 2**20 for name in LAYERS}
+    times = bench.interleave({**steps, FLOOR: partial(project, layers['graphattn'], data[0])},
+                             rounds, seconds=60.)
+    peaks = {name: bench.elsewhere(peak_of_step, setting, name) / 2**20 for name in LAYERS}
     difference = float((outs[0] - outs[1]).abs().max())
     return [{'nodes': setting.nodes, 'edges': setting.edges, 'edge features': setting.edge_dim,
              'layer': name, 'train ms': 1e3 * seconds, 'PyG / time': times['PyG'] / seconds,
@@ -131,20 +118,16 @@ def step_anew(layer: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor
 
 
 def project(layer: nn.Module, x: Tensor) -> None:
-    """Run only the projections of ``layer``: compute queries, keys, values and the skip connection,
-    and the gradients of the weights."""
     linears = [layer.lin_query, layer.lin_key, layer.lin_value, layer.lin_skip]
     parameters = [parameter for linear in linears for parameter in linear.parameters()]
     torch.autograd.grad(sum(linear(x).sum() for linear in linears), parameters)
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
-    """Return the peak memory of a training step of the layer called ``name``, in bytes, including
-    the sorted edges."""
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
-    return peak_bytes(lambda: step(layer, *data), warm_up=1)
+    return bench.peak_bytes(lambda: step(layer, *data), warm_up=1)
 
 
 if __name__ == '__main__':
-    run_benchmark(main, modes=('gps',))
+    bench.run_benchmark(main, modes=('gps',))

@@ -7,8 +7,6 @@ backward pass on CPUs. If it does not compile, its row is missing and the reason
     python -m experiments.benchmarks.attention windows --only '["image 64 x 64, 7 x 7"]' --heads 4
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,15 +18,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from experiments.benchmarks import attention
-from experiments.benchmarks.measure import (
-    SPARSE,
-    benchmark,
-    default_device,
-    infer,
-    interleave,
-    progress,
-    train,
-)
+from experiments.benchmarks import measure as bench
 from experiments.runs.tables import report
 from graphattn import BipartiteGraph
 from graphattn.patterns import Causal, Neighborhood, Pattern, ShiftedWindows, SlidingWindow
@@ -85,7 +75,7 @@ QUICK = dict(nodes=256, windows=(33,), blocks=(64,), grids={
                                                                              (3, 5, 5))})
 
 
-@benchmark()
+@bench.benchmark()
 def main(
     nodes: PositiveInt = 4096,
     only: list[str] | None = None,
@@ -109,7 +99,7 @@ def main(
     if unknown := sorted(set(only or ()) - set(found)):
         raise ValueError(f"'only' must contain only graphs from {[*found]} (got {unknown})")
     rows = []
-    for name in progress(only or found, 'windows'):
+    for name in bench.progress(only or found, 'windows'):
         n, pattern, is_edge = found[name]
         rows += measure(name, pattern.build(n), heads, channels, rounds,
                         is_edge if compiled and not quick else None)
@@ -118,17 +108,17 @@ def main(
 
 def measure(name: str, graph: BipartiteGraph, heads: int, channels: int, rounds: int,
             is_edge: MaskFunction | None) -> list[dict]:
-    """Time all implementations of attention along a graph, and return a row for each."""
     known, inputs = attention.cases(graph, heads, channels, torch.float)
-    backend = SPARSE[graph.device.type][-1]
+    backend = bench.SPARSE[graph.device.type][-1]
     forwards = {f'graphattn, {backend}': known[backend],
                 **{case: known[case] for case in ('masked SDPA', 'full SDPA')}}
     inferred = dict(forwards)
     if is_edge is not None:
         inferred |= flex(is_edge, inputs)
-    times = interleave({f'{case}/infer': partial(infer, each) for case, each in inferred.items()}
-                       | {f'{case}/train': partial(train, each, inputs)
-                          for case, each in forwards.items()}, rounds, seconds=60.)
+    passes = {f'{case}/infer': partial(bench.infer, each) for case, each in inferred.items()}
+    passes |= {f'{case}/train': partial(bench.train, each, inputs)
+               for case, each in forwards.items()}
+    times = bench.interleave(passes, rounds, seconds=60.)
     return [{'graph': name, 'density': graph.density(), 'case': case,
              'forward ms': 1e3 * times[f'{case}/infer'],
              'masked SDPA / forward': times['masked SDPA/infer'] / times[f'{case}/infer'],
@@ -142,7 +132,7 @@ def flex(is_edge: MaskFunction, inputs: list[Tensor]) -> dict[str, Callable[[], 
     """Return compiled FlexAttention by name, or nothing if it does not compile."""
     size, device = inputs[0].size(0), inputs[0].device
     contiguous = [each.detach().transpose(0, 1)[None].contiguous() for each in inputs]
-    with default_device(None):
+    with bench.default_device(None):
         block_mask = create_block_mask(is_edge, None, None, size, size, device=str(device))
         torch.compiler.reset()  # which limits how often a function is compiled
         attend = torch.compile(flex_attention, dynamic=False)

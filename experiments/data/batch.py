@@ -1,7 +1,5 @@
 """Batches that tasks pass to modules: concatenated sequences and their targets."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, get_type_hints
 
 import torch

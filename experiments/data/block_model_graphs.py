@@ -7,8 +7,6 @@ of 44 nodes, although the distribution implies at least 45.
 Source: Dwivedi et al., "Benchmarking Graph Neural Networks" (2020), Sec. 4.4 and Appendix A.3.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -90,7 +88,6 @@ def _pattern(distribution: Distribution,
 
 def _draw(distribution: Distribution, pattern: tuple[np.ndarray, np.ndarray] | None,
           rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw a random graph of a data set."""
     sizes = rng.integers(_MIN_SIZE, _MAX_SIZE + 1, distribution.num_communities)
     community = np.repeat(np.arange(len(sizes)), sizes)
     edge_prob = np.where(community[:, None] == community, distribution.inside,

@@ -1,7 +1,5 @@
 """Disk cache of arrays that take long to compute."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

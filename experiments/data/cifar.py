@@ -1,7 +1,5 @@
 """CIFAR-10 from the files of its binary version, in grey and in colour."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

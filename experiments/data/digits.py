@@ -1,7 +1,5 @@
 """The handwritten digits that ship with scikit-learn."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

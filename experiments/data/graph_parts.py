@@ -1,7 +1,5 @@
 """Graphs with targets, divided into training, validation and test parts."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -71,7 +69,6 @@ def graph_parts(about: str, graphs: dict[str, Sequence[Data]] | Sequence[Data],
                 target: Target | None = None, level: Level | None = None,
                 classes: tuple[str, ...] | None = None, seed: int = 0, split: int = 0
                 ) -> GraphParts:
-    """Check graphs, detect the kind of their targets, and divide them into parts."""
     parts = graphs if isinstance(graphs, dict) else {'all': graphs}
     parts = {part: list(some) for part, some in parts.items()}
     where = {id(graph): f'{about}, graph {number}' + (f' of {part}' if len(parts) > 1 else '')

@@ -1,7 +1,5 @@
 """The user's own graphs, from ``.pt``, GraphML, or CSV tables of nodes and edges."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict
@@ -153,7 +151,6 @@ def _of_tables(about: str, nodes: _Table, edges: _Table, graphs: _Table | None,
 
 def _targets(table: _Table, target: Target | None, classes: Sequence[str] | None
              ) -> tuple[Tensor, tuple[str, ...] | None]:
-    """Return the targets as indices of classes with their names, or as values."""
     if target == 'labels':
         raise ValueError(f"{table.file}: 'target' must be 'classes' or 'values' for tables (got "
                          f"'labels'); save graphs with several labels as .pt")
@@ -192,7 +189,6 @@ def _number(value: Any) -> float | None:
 
 
 def _edge_index(nodes: _Table, edges: _Table) -> Tensor:
-    """Return the ends of all edges, as places of nodes in their graph."""
     place_of, ends = {}, []
     for name, rows in nodes.rows_of_graphs().items():
         for place, row in enumerate(rows):

@@ -1,7 +1,5 @@
 """ImageNet at 64 x 64 pixels, from the files of both releases."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

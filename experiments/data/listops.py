@@ -5,8 +5,6 @@ r"""ListOps: nested operations on digits, drawn by the rules of Long Range Arena
 draws the trees, caches them in ``data/cache`` and prints their distributions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -90,11 +88,8 @@ class GeneratedListOps(SequenceSource):
         parameters = asdict(self)
         del parameters['cache']
         arrays = cached_arrays(Path(self.cache), 'listops', parameters, self._draw)
-        counts = np.cumsum([self.num_train, self.num_dev])
-        whole = Sequences(**arrays)
-        return SequenceData('ListOps, generated', len(SYMBOLS), 10, {
-            part: whole.take(numbers) for part, numbers in zip(PARTS, np.split(
-                np.arange(len(whole.label)), counts))})
+        return SequenceData('ListOps, generated', len(SYMBOLS), 10,
+                            Sequences(**arrays).parts(self.num_train, self.num_dev))
 
     def _draw(self) -> dict[str, np.ndarray]:
         number = self.num_train + self.num_dev + self.num_test
@@ -225,7 +220,6 @@ def _values(tokens, ptr):
 
 @jit()
 def apply(operator, digits):
-    """Return the value of an operator of ListOps on a sequence of digits."""
     if operator == MIN:
         return digits.min()
     if operator == MAX:
@@ -238,8 +232,6 @@ def apply(operator, digits):
 
 
 def shares(trees: Sequences) -> dict[str, float]:
-    """Return the distributions of the lengths, depths, kinds of tokens and values of trees, as
-    fractions by name."""
     length = np.diff(trees.ptr)
     count = np.bincount(trees.tokens, minlength=len(SYMBOLS)) / len(trees.tokens)
     value = np.bincount(trees.label, minlength=10) / len(trees.label)
@@ -280,7 +272,6 @@ class ListOpsFiles(SequenceSource):
 
 
 def read_listops(path: Path, max_length: int) -> Sequences:
-    """Read the trees of one file, cut at ``max_length`` tokens."""
     trees, targets = [], []
     with readable(f'{path} cannot be read',
                   "'path' must be the folder of Long Range Arena's basic_train.tsv, basic_val.tsv "

@@ -1,7 +1,5 @@
 """Pictures of the Pathfinder task, drawn or released: do two discs lie on one dashed contour?"""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -13,13 +11,7 @@ from tqdm import tqdm
 
 from experiments.data.cached_arrays import cached_arrays
 from experiments.data.image_files import read_png
-from experiments.data.sequences import (
-    PARTS,
-    SequenceData,
-    Sequences,
-    SequenceSource,
-    check_at_least,
-)
+from experiments.data.sequences import SequenceData, Sequences, SequenceSource, check_at_least
 from graphattn.utils.reading import filled_lines
 
 # Lengths are in pixels.
@@ -71,11 +63,10 @@ class GeneratedPathfinder(SequenceSource):
         settings = {**asdict(self), 'version': VERSION}
         del settings['cache']
         arrays = cached_arrays(Path(self.cache), 'pathfinder', settings, self._draw)
-        counts = np.cumsum([self.num_train, self.num_dev])
-        images, labels = (np.split(arrays[name], counts) for name in ('image', 'label'))
-        return SequenceData('stand-in for Pathfinder: drawn contours', 256, 2, {
-            part: Sequences.of_equal_length(image.reshape(len(image), -1), label)
-            for part, image, label in zip(PARTS, images, labels)})
+        image, label = arrays['image'], arrays['label']
+        whole = Sequences.of_equal_length(image.reshape(len(image), -1), label)
+        return SequenceData('stand-in for Pathfinder: drawn contours', 256, 2,
+                            whole.parts(self.num_train, self.num_dev))
 
     def _draw(self) -> dict[str, np.ndarray]:
         drawings = draw_contours(np.random.default_rng(self.seed),
@@ -163,7 +154,6 @@ def _direction(angle: np.ndarray) -> np.ndarray:
 
 
 def draw_image(dashes: np.ndarray, discs: np.ndarray) -> np.ndarray:
-    """Draw the dashes and discs of an image, uint8 ``[SIDE, SIDE]``."""
     from PIL import Image
 
     small = Image.fromarray(draw_fine(dashes, discs)).resize((SIDE, SIDE), Image.Resampling.BOX)
@@ -171,7 +161,6 @@ def draw_image(dashes: np.ndarray, discs: np.ndarray) -> np.ndarray:
 
 
 def draw_fine(dashes: np.ndarray, discs: np.ndarray) -> np.ndarray:
-    """Draw an image ``FINER`` times as large."""
     from PIL import Image, ImageDraw
 
     picture = Image.new('L', (SIDE * FINER,) * 2)
@@ -225,10 +214,9 @@ class PathfinderFiles(SequenceSource):
         order = np.arange(len(listed))
         if self.seed is not None:
             np.random.default_rng(self.seed).shuffle(order)
-        counts = [len(order) * 8 // 10, len(order) * 9 // 10]
-        return SequenceData(f'Pathfinder{self.size}, released', 256, 2, {
-            part: Sequences.of_equal_length(image[own], label[own])
-            for part, own in zip(PARTS, np.split(order, counts))})
+        first, second = len(order) * 8 // 10, len(order) * 9 // 10
+        return SequenceData(f'Pathfinder{self.size}, released', 256, 2, Sequences.of_equal_length(
+            image, label).parts(first, second - first, order=order))
 
     def _lists(self) -> list[Path]:
         folder = Path(self.path) / 'metadata'
@@ -239,7 +227,6 @@ class PathfinderFiles(SequenceSource):
         return sorted(lists, key=lambda path: (int(path.stem), path))
 
     def _rows(self, path: Path) -> list[tuple[Path, int]]:
-        """Read a list of pictures. Return the path and the label of each picture."""
         rows = []
         for number, line in filled_lines(path, 'ascii'):
             found = re.match(r'(imgs/\d+) (sample_\d+\.png) \d+ ([01])\s', line)

@@ -1,7 +1,5 @@
 """Graphs from the data sets of PyG and OGB."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import warnings

@@ -34,26 +34,27 @@ class Sequences(NamedTuple):
         return self.num_sequences // max(1, len(self.label))
 
     def sequence(self, number: int) -> np.ndarray:
-        """Return the tokens of the sequence with index ``number``, ``[length]``."""
         return self.tokens[self.ptr[number]:self.ptr[number + 1]]
 
     def take(self, examples: np.ndarray) -> Sequences:
-        """Return some of the examples, in the order of ``examples``."""
         width = self.sequences_per_example
         chosen = (width * np.asarray(examples)[:, None] + np.arange(width)).ravel()
         return Sequences.of((self.sequence(number) for number in chosen), self.label[examples])
 
+    def parts(self, *sizes: int, order: np.ndarray | None = None) -> dict[str, Sequences]:
+        """Return the examples in three parts, of which ``sizes`` are those of the first two."""
+        order = np.arange(len(self.label)) if order is None else order
+        return {part: self.take(numbers)
+                for part, numbers in zip(PARTS, np.split(order, np.cumsum(sizes)))}
+
     @classmethod
     def of(cls, sequences: Iterable[np.ndarray], label: Iterable[int]) -> Sequences:
-        """Return arrays of ids of one dtype, ``[length]`` each, as Sequences with labels."""
         sequences = [np.zeros(0, np.uint8), *sequences]
         ptr = np.cumsum([len(sequence) for sequence in sequences])
         return cls(np.concatenate(sequences), ptr, np.asarray(label, dtype=np.int64))
 
     @classmethod
     def of_equal_length(cls, tokens: np.ndarray, label: np.ndarray) -> Sequences:
-        """Return the rows of a matrix ``[num_sequences, length]`` as Sequences with the given
-        labels."""
         ptr = np.arange(len(tokens) + 1) * tokens.shape[1]
         return cls(tokens.reshape(-1), ptr, label.astype(np.int64))
 
@@ -70,7 +71,6 @@ class SequenceData(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Return the number of tokens of the longest sequence in all parts."""
         return max(int(np.diff(part.ptr).max(initial=0)) for part in self.parts.values())
 
 
@@ -125,7 +125,6 @@ def check_at_least(least: int, **sizes: int) -> None:
 
 
 def check_labels(label: np.ndarray, num_classes: int, where: str) -> None:
-    """Raise an error unless the labels are numbers of classes, from 0 to ``num_classes - 1``."""
     wrong = np.flatnonzero((label < 0) | (label >= num_classes))
     if len(wrong):
         raise ValueError(f"{where}: expected labels from 0 to {num_classes - 1} (got "
@@ -165,14 +164,12 @@ def read_labels(path: Path, num_examples: int) -> list[str]:
 
 
 def token_rows(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
-    """Yield the index and the ids of each example in a file, integers ``[length]``."""
     tokens = read_tokens(path)
     return ((str(number), (check_ids(row, f'{path}, row {number}'),))
             for number, row in enumerate(tokens))
 
 
 def check_ids(tokens: np.ndarray, where: str) -> np.ndarray:
-    """Return token ids unchanged, or raise an error if an id is negative or too large."""
     for value in (tokens.min(), tokens.max()):
         if not 0 <= value <= MAX_ID:
             raise ValueError(f"{where}: expected token ids from 0 to {MAX_ID:,} (got {value})")

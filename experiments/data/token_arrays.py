@@ -1,27 +1,17 @@
 """Labelled sequences of token ids, from NumPy files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from experiments.data import sequences
 from experiments.data.labels import given_parts
-from experiments.data.sequences import (
-    LabelledSequences,
-    SequenceData,
-    SequenceSource,
-    check_ids,
-    divided,
-    read_labels,
-    read_tokens,
-)
 
 
 @dataclass(frozen=True)
-class TokenArrays(SequenceSource):
+class TokenArrays(sequences.SequenceSource):
     """Labelled sequences of token ids, ``[examples, length]``. A label is a string or an integer.
 
     The arrays are ``tokens`` and ``label`` in one ``.npz`` file, or the files ``NAME.npy`` and
@@ -45,23 +35,24 @@ class TokenArrays(SequenceSource):
     classes: list[str] | None = None
     seed: int = 0
 
-    def read(self, max_length: int) -> SequenceData:
+    def read(self, max_length: int) -> sequences.SequenceData:
         parts = {part: self._read_part(path, max_length)
                  for part, path in given_parts(self.path, self.val, self.test).items()}
         largest = max(int(row.max()) for part in parts.values() for row in part.sequences)
-        return divided('token ids', parts, largest + 1, self.classes, self.seed)
+        return sequences.divided('token ids', parts, largest + 1, self.classes, self.seed)
 
     def unlabelled(self, path: Path) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
         for name, rows in super().unlabelled(path):
             yield name, tuple(self._without_padding(row, f'{path}, row {name}') for row in rows)
 
-    def _read_part(self, path: Path, max_length: int) -> LabelledSequences:
-        tokens = check_ids(read_tokens(path), str(path))
-        labels = read_labels(path, len(tokens))
+    def _read_part(self, path: Path, max_length: int) -> sequences.LabelledSequences:
+        tokens = sequences.check_ids(sequences.read_tokens(path), str(path))
+        labels = sequences.read_labels(path, len(tokens))
         tokens = tokens.astype(np.min_scalar_type(int(tokens.max())))
         rows = [self._without_padding(row, f'{path}, row {number}')[:max_length]
                 for number, row in enumerate(tokens)]
-        return LabelledSequences(rows, labels, lambda place: f'{path}, row {place}', str(path))
+        return sequences.LabelledSequences(rows, labels, lambda place: f'{path}, row {place}',
+                                           str(path))
 
     def _without_padding(self, row: np.ndarray, where: str) -> np.ndarray:
         if self.padding is None:

@@ -1,7 +1,5 @@
 """Lists of the files to read in a folder, and one-line reports of what was read."""
 
-from __future__ import annotations
-
 import gzip
 import sys
 import zlib

@@ -4,8 +4,6 @@ In a wheel, the package contains the packages ``experiments`` and ``analysis``, 
 could clash with other packages in site-packages. In a clone, both packages are at the top.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The plug-in of pytest, with the fixture ``check_attention``. Imports are deferred to its first
 use."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

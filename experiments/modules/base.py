@@ -1,7 +1,5 @@
 """The base class of all trainings: optimiser, learned masks, and checks of checkpoints."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from numbers import Real
@@ -15,6 +13,7 @@ from torch import Tensor, nn
 from experiments.data.batch import TokenBatch, check_batch
 from experiments.modules.densities import Graphs, densities
 from experiments.runs.pretrained import load_encoder, tokenizer_of
+from graphattn.extension import cache_host_copies
 from graphattn.graphs import PairMask
 from graphattn.patterns import save_masks
 from graphattn.samplers import density_penalty
@@ -58,6 +57,7 @@ class Training(L.LightningModule):
             :class:`BlockModelSource`.
     """
 
+    model_kind: type[nn.Module] = nn.Module  # the class that the model must have
     batch_kind = TokenBatch  # the class of the batches that the data module makes
     # the tokenizer of the weights that the training starts from
     pretrained_tokenizer: Path | None = None
@@ -71,6 +71,9 @@ class Training(L.LightningModule):
         super().__init__()
         if not isinstance(model, nn.Module):
             raise TypeError(f"'model' must be a torch.nn.Module (got {type(model).__name__})")
+        if not isinstance(model, self.model_kind):
+            raise TypeError(f"'model' must be a {self.model_kind.__name__} (got "
+                            f"{type(model).__name__})")
         check_numbers(lr=lr, weight_decay=weight_decay, warmup=warmup, mask_weight=mask_weight,
                       mask_lr=lr if mask_lr is None else mask_lr, eps=eps,
                       density_weight=density_weight)
@@ -125,8 +128,13 @@ class Training(L.LightningModule):
             check_batch(batch, self.batch_kind)
 
     def evaluate(self, batch: object, stage: str) -> object:
-        """Compute and log the metrics of a batch."""
+        """Log the metrics of a batch, and return its loss and the graph of each layer."""
         raise NotImplementedError
+
+    @cache_host_copies
+    def training_step(self, batch: object, batch_idx: int) -> Tensor:
+        loss, graphs = self.evaluate(batch, 'train')
+        return self.penalised(loss, graphs)
 
     def validation_step(self, batch: object, batch_idx: int) -> None:
         self.evaluate(batch, 'val')
@@ -135,7 +143,6 @@ class Training(L.LightningModule):
         self.evaluate(batch, 'test')
 
     def start_from(self, pretrained: str | None) -> None:
-        """Load the encoder of a checkpoint, if any is given."""
         if pretrained is not None:
             load_encoder(self.model.encoder, pretrained)
             self.pretrained_tokenizer = tokenizer_of(pretrained)

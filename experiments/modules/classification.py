@@ -1,14 +1,11 @@
 """Training of a classifier of sequences or tokens."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.modules.base import Training
 from experiments.modules.densities import Graphs
-from graphattn.extension import cache_host_copies
 
 
 class Classification(Training):
@@ -28,11 +25,6 @@ class Classification(Training):
         super().__init__(model, **kwargs)
         self.start_from(pretrained)
 
-    @cache_host_copies
-    def training_step(self, batch: TokenBatch, batch_idx: int) -> Tensor:
-        loss, graphs = self.evaluate(batch, 'train')
-        return self.penalised(loss, graphs)
-
     def targets(self, batch: TokenBatch, stage: str) -> Tensor | None:
         return batch.label
 
@@ -42,7 +34,6 @@ class Classification(Training):
         return self.model(batch.tokens, batch.ptr).softmax(dim=-1)
 
     def evaluate(self, batch: TokenBatch, stage: str) -> tuple[Tensor, Graphs]:
-        """Log the metrics of a batch, and return its loss and the graph of each layer."""
         logits, graphs = self.model(batch.tokens, batch.ptr, return_graphs=True)
         num_labels = (batch.label != NO_LABEL).sum()
         loss = F.cross_entropy(logits, batch.label, reduction='sum') / num_labels.clamp(min=1)
@@ -51,7 +42,6 @@ class Classification(Training):
 
     def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
                  graphs: Graphs) -> None:
-        """Log the loss, the accuracy and the densities of the graphs for a batch."""
         num_labels = (batch.label != NO_LABEL).sum()
         is_right = logits.argmax(dim=-1) == batch.label
         accuracy = is_right.sum().float() / num_labels.clamp(min=1)

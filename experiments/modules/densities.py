@@ -1,7 +1,5 @@
 """Densities of the graphs of attention heads."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from graphattn import BipartiteGraph

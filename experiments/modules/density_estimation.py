@@ -1,11 +1,9 @@
 """Training of a model that estimates the density of images, byte by byte."""
 
-from __future__ import annotations
-
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from experiments.data.batch import TokenBatch
 from experiments.modules.classification import Classification
@@ -31,16 +29,14 @@ class DensityEstimation(Classification):
         **kwargs: Arguments of :class:`experiments.modules.Classification`.
     """
 
-    def __init__(self, model: nn.Module, **kwargs):
-        super().__init__(model, **kwargs)
-        if not isinstance(model, CausalLanguageModel):
-            raise TypeError(f"'model' must be a CausalLanguageModel (got {type(model).__name__})")
+    model_kind = CausalLanguageModel
 
     def targets(self, batch: TokenBatch, stage: str) -> None:
         return None  # bits per symbol are no accuracy
 
     def evaluate(self, batch: TokenBatch, stage: str) -> tuple[Tensor, Graphs]:
-        before = behind_start(batch.tokens, batch.ptr, start_of(self.model))
+        start = self.model.encoder.token_embedding.num_embeddings - 1
+        before = behind_start(batch.tokens, batch.ptr, start)
         return super().evaluate(batch._replace(tokens=before, label=batch.tokens), stage)
 
     def log_pass(self, stage: str, batch: TokenBatch, loss: Tensor, logits: Tensor,
@@ -51,12 +47,6 @@ class DensityEstimation(Classification):
         self.log_means({f'{stage}/loss': loss, f'{stage}/bits_per_dim': loss / math.log(2)},
                        batch.label.numel())
         self.log_densities(stage, graphs, batch.ptr.numel() - 1)
-
-
-def start_of(model: CausalLanguageModel) -> int:
-    """Return the id of the token that a language model reads before the first symbol of a
-    sequence."""
-    return model.encoder.token_embedding.num_embeddings - 1
 
 
 def behind_start(tokens: Tensor, ptr: Tensor, start: int) -> Tensor:

@@ -1,7 +1,5 @@
 """Training of a classifier of documents."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
@@ -56,7 +54,6 @@ class DocumentClassification(DevReport, Classification):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
-    """Return the metrics of a classifier with ``num_classes`` classes."""
     return MetricCollection({
         'accuracy': MulticlassAccuracy(num_classes, average='micro'),
         'micro_f1': MulticlassF1Score(num_classes, average='micro'),

@@ -1,7 +1,5 @@
 """Fine-tuning of a pre-trained model on a GLUE task."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Literal
 
@@ -106,8 +104,7 @@ class FineTuning(DevReport):
     def validation_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         self._evaluate(batch, self.task.dev[dataloader_idx])
 
-    def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self._evaluate(batch, self.task.dev[dataloader_idx])
+    test_step = validation_step  # on the same sets
 
     def targets(self, batch: TextBatch, stage: str) -> Tensor | None:
         return batch.label if self.task.classes else None  # a constant has no correlation
@@ -154,7 +151,6 @@ class FineTuning(DevReport):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
-    """Return the metrics of a classifier with ``num_classes`` classes."""
     if not num_classes:
         with warnings.catch_warnings():
             # the metric warns that it keeps all scores, but these are few

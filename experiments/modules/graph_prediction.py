@@ -1,7 +1,5 @@
 """Training of a model that predicts classes, labels or values, of graphs or of their nodes."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Literal
 
@@ -22,7 +20,6 @@ from experiments.data.batch import NO_LABEL
 from experiments.modules.base import Training
 from experiments.modules.densities import Graphs
 from experiments.modules.measures import Means
-from graphattn.extension import cache_host_copies
 
 Target = Literal['classes', 'labels', 'values']
 STAGES = 'train', 'val', 'test'
@@ -76,11 +73,6 @@ class GraphPrediction(Training):
         if not isinstance(batch.y, Tensor):
             raise ValueError(f"a batch must have targets as 'y' (got {batch})")
 
-    @cache_host_copies
-    def training_step(self, batch: Data, batch_idx: int) -> Tensor:
-        loss, graphs = self.evaluate(batch, 'train')
-        return self.penalised(loss, graphs)
-
     def predict_step(self, batch: Data, batch_idx: int = 0) -> Tensor:
         """Return the predictions for a batch: the probability of each class or label, or the
         values."""
@@ -97,7 +89,6 @@ class GraphPrediction(Training):
         return _in_stage(batch, stage, y)
 
     def evaluate(self, batch: Data, stage: str) -> tuple[Tensor, Graphs]:
-        """Log the metrics of a batch, and return its loss and the graph of each layer."""
         out, graphs = self.model(batch, return_graphs=True)
         out, y = _counted(batch, stage, out, self.target)
         loss = self.loss(out, y)
@@ -132,7 +123,6 @@ class GraphPrediction(Training):
         self._log('test')
 
     def _log(self, stage: str) -> None:
-        """Log the metrics of a stage over all processes, and reset the metrics."""
         metrics = self.metrics[f'{stage}_']
         values = self.means[stage].compute()
         if values:  # a resumed epoch may have no batches left

@@ -1,7 +1,5 @@
 """BERT's pre-training: prediction of masked tokens and of next sentences."""
 
-from __future__ import annotations
-
 import math
 
 import torch.nn.functional as F
@@ -91,8 +89,6 @@ class LanguageModelling(Training):
         return loss
 
     def _log_whole(self, stage: str) -> None:
-        """Log the metrics that are computed from means over a whole evaluation, such as the
-        perplexity."""
         measured = self.trainer.callback_metrics
         loss = measured[f'{stage}/mlm_loss']
         # A mean over the sums of batches would depend on the number of hidden tokens in each batch.
@@ -103,4 +99,3 @@ class LanguageModelling(Training):
         bits = float(loss) * data.size['tokens'] / math.log(2)
         for name in ('token', 'character', 'byte'):
             self.log(f'{stage}/bits_per_{name}', bits / data.size[f'{name}s'])
-

@@ -1,7 +1,5 @@
 """Measures over all examples of an evaluation and over all processes."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

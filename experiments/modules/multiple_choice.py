@@ -1,7 +1,5 @@
 """Training of a multiple-choice model."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,13 +31,11 @@ class MultipleChoice(Training):
         **kwargs: Arguments of :class:`experiments.modules.Training`.
     """
 
-    batch_kind = ChoiceBatch
+    model_kind, batch_kind = MultipleChoiceModel, ChoiceBatch
 
     def __init__(self, model: nn.Module, global_question: bool = False,
                  pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
-        if not isinstance(model, MultipleChoiceModel):
-            raise TypeError(f"'model' must be a MultipleChoiceModel (got {type(model).__name__})")
         if global_question:
             check_shares_a_pattern(model.encoder, 'global_question')
         self.global_question = global_question

@@ -1,7 +1,5 @@
 """Training of a model that finds answers in texts."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import pairwise
@@ -73,15 +71,13 @@ class QuestionAnswering(Training):
         **kwargs: Arguments of :class:`experiments.modules.Training`.
     """
 
-    batch_kind = QuestionBatch
+    model_kind, batch_kind = SpanModel, QuestionBatch
 
     def __init__(self, model: nn.Module, words: Literal['squad', 'triviaqa'] = 'squad',
                  may_have_none: bool = False, global_question: bool = False,
                  link_equal: bool = False, max_answer: int = 30, num_best: int = 20,
                  pretrained: str | None = None, **kwargs):
         super().__init__(model, **kwargs)
-        if not isinstance(model, SpanModel):
-            raise TypeError(f"'model' must be a SpanModel (got {type(model).__name__})")
         if words not in WORDS:
             raise ValueError(f"'words' must be one of {', '.join(WORDS)} (got {words!r})")
         check_numbers(max_answer=max_answer, num_best=num_best)
@@ -173,8 +169,6 @@ class QuestionAnswering(Training):
         return self.may_have_none and row.margin > float(self.threshold)
 
     def _log(self, stage: str, answered: list[Answered]) -> None:
-        """Log the metrics of a stage, given the answered questions of all processes, and forget
-        these questions."""
         scores = np.array([row.scores_of_none if self._says_none(row) else row.scores
                            for row in answered]).reshape(-1, 2)
         has_answer = np.array([row.has_answer for row in answered], dtype=bool)
@@ -190,7 +184,6 @@ class QuestionAnswering(Training):
 
 
 def span_loss(logits: Tensor, batch: QuestionBatch) -> Tensor:
-    """Return the loss of :class:`QuestionAnswering`, averaged over windows."""
     # The loss is computed in float32, as torch's cross-entropy is under autocast.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     is_answer = torch.zeros_like(logits, dtype=torch.bool)

@@ -1,9 +1,7 @@
 """Pre-training on the inputs of a task, without its labels."""
 
-from __future__ import annotations
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.modules.classification import Classification
@@ -28,10 +26,7 @@ class SelfPretraining(Classification):
     Source: Amos et al., "Never train from scratch" (2024), Sec. 3.
     """
 
-    def __init__(self, model: nn.Module, **kwargs):
-        super().__init__(model, **kwargs)
-        if not isinstance(model, CausalLanguageModel):
-            raise TypeError(f"'model' must be a CausalLanguageModel (got {type(model).__name__})")
+    model_kind = CausalLanguageModel
 
     def targets(self, batch: TokenBatch, stage: str) -> Tensor:
         return next_tokens(batch.tokens, batch.ptr, self.model.encoder.padding_token)

@@ -1,7 +1,5 @@
 """Additional inputs of a text encoder: edges of questions, and segments."""
 
-from __future__ import annotations
-
 from functools import reduce
 from operator import or_
 

@@ -1,7 +1,5 @@
 """The option ``--attention NAME``: a config of attention, laid over the configs of a training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

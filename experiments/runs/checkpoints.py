@@ -5,8 +5,6 @@ read it too. The checksums of zip files do not suffice. They do not include the 
 flipped bit can hide a tensor, and ``torch.load`` does not check them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -74,8 +72,6 @@ class DurableCheckpoints(TorchCheckpointIO):
         return read_checkpoint(Path(path))
 
     def _step(self, path: Path) -> int | None:
-        """Return the training step of a checkpoint file, or ``None`` if the file is damaged,
-        missing, or a link."""
         if path not in self._steps:
             try:
                 self._steps[path] = read_checkpoint(path)['global_step']
@@ -108,18 +104,10 @@ class EpochCheckpoints(ModelCheckpoint):
 
 
 class StepCheckpoints(Checkpoint):
-    """A callback that writes a checkpoint every ``every`` steps.
+    """Write a checkpoint every ``every`` steps, except for the last of an epoch, which has one."""
 
-    If an evaluation follows the step, the checkpoint is written after the evaluation, because a
-    resumed run does not repeat it.
-
-    In the last step of an epoch, this callback writes nothing, because every epoch ends with a
-    checkpoint anyway.
-
-    Args:
-        path (Path): The checkpoint.
-        every (int): Number of steps between checkpoints.
-    """
+    # If an evaluation follows the step, the checkpoint is written after the evaluation, because a
+    # resumed run does not repeat it.
 
     def __init__(self, path: Path, every: int):
         self.path, self.every = path, every
@@ -186,7 +174,6 @@ def newest_in(checkpoints: Path) -> Path | None:
 
 
 def what_is_kept(checkpoints: Path) -> str:
-    """Return a text that names the newest checkpoint in a folder, or says that there is none."""
     path = newest_in(checkpoints)
     return 'no checkpoint was written before' if path is None else f'{path} is kept'
 

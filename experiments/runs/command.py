@@ -1,7 +1,5 @@
 """Messages and exit statuses of commands that fail, and what their parsers refuse."""
 
-from __future__ import annotations
-
 import re
 import sys
 from argparse import ArgumentError

@@ -1,7 +1,5 @@
 """Functions as commands: their arguments become the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from inspect import cleandoc
 
@@ -15,10 +13,7 @@ class Parser(Strict, ArgumentParser):
 
 
 def run_function(function: Callable[..., object], as_positional: bool = True) -> None:
-    """Run a function with the arguments of the command line.
-
-    An error exits with a message of one line, see :func:`~experiments.runs.command.run_or_exit`.
-    """
+    """Run a function with the arguments of the command line."""
     run_or_exit(lambda: auto_cli(with_short_summary(function), as_positional=as_positional,
                                  exit_on_error=False, parser_class=Parser))
 

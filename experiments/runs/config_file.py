@@ -1,7 +1,5 @@
 """Config files: how they are merged, parsed safely and written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import lru_cache
@@ -144,7 +142,6 @@ def _with_init_args(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def built(config: dict[str, Any], trust: Iterable[str] | None = (), **types: type) -> Namespace:
-    """Build the objects that a config describes."""
     bound_aliases()
     parser = Parser(exit_on_error=False)
     parser.is_nested = False

@@ -1,13 +1,12 @@
 """Figures of a training run."""
 
-from __future__ import annotations
-
 import math
 from itertools import chain, cycle
 from pathlib import Path
 from statistics import mean
 from textwrap import fill
 
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -27,13 +26,22 @@ STYLES = '-', '--', ':', '-.'
 
 
 def report_figure(figure: Figure, name: str, out: Path) -> None:
-    """Write a figure to ``out/name.png``, and print its path."""
     write_whole(out / f'{name}.png', figure.savefig)
     print(f'drawn in {out / name}.png')
 
 
+def _grid(count: int, per_row: int, width: float, height: float,
+          beside: float = 0.) -> tuple[Figure, np.ndarray]:
+    """Return a figure with rows of ``count`` panels, and its axes."""
+    num_rows = max(1, -(-count // per_row))
+    figure = Figure(figsize=(width, height * num_rows + beside), layout='constrained')
+    panels = figure.subplots(num_rows, per_row, squeeze=False).flatten()
+    for axes in panels[count:]:
+        axes.remove()
+    return figure, panels[:count]
+
+
 def training_curves(history: list[dict[str, float]], tested: int) -> Figure:
-    """Plot all metrics by epoch, and mark the epoch ``tested``."""
     logged = dict.fromkeys(name for row in history for name in row)
     stages = {name.split('/')[0] for name in logged}
     detailed = 'val' if 'val' in stages else 'train'
@@ -45,9 +53,7 @@ def training_curves(history: list[dict[str, float]], tested: int) -> Figure:
             if stage == detailed or len(metric_and_place) == 1:
                 curves.append(name)
     columns = -(-len(metrics.get('density', ())) // HEADS_PER_COLUMN)
-    num_rows = -(-len(metrics) // CURVES_PER_ROW)
-    figure = Figure(figsize=(13 + columns, 3.8 * num_rows), layout='constrained')
-    panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
+    figure, panels = _grid(len(metrics), CURVES_PER_ROW, 13 + columns, 3.8)
     for axes, (metric, names) in zip(panels, metrics.items()):
         for number, name in enumerate(names):
             stage, _, *place = name.replace('/all_layers/', '/').split('/')
@@ -63,8 +69,6 @@ def training_curves(history: list[dict[str, float]], tested: int) -> Figure:
             axes.legend(loc='center left', bbox_to_anchor=(1, 0.5), ncols=max(1, columns))
         else:
             axes.legend()
-    for axes in panels[len(metrics):]:
-        axes.remove()
     return figure
 
 
@@ -79,9 +83,7 @@ def compared_curves(runs: dict[str, list[list[dict[str, float]]]],
         row |= {f'{stage}density': mean(density)} if density else {}
     names = list(dict.fromkeys(name for row in rows for name in row
                                if name.startswith(stage) and '/density/' not in name))
-    num_rows = max(1, -(-len(names) // CURVES_PER_ROW))
-    figure = Figure(figsize=(13, 3.8 * num_rows), layout='constrained')
-    panels = figure.subplots(num_rows, CURVES_PER_ROW, squeeze=False).flatten()
+    figure, panels = _grid(len(names), CURVES_PER_ROW, 13, 3.8)
     for axes, name in zip(panels, names):
         for colour, style, (run, histories) in zip(cycle(COLOURS), cycle(STYLES), runs.items()):
             values = {}
@@ -100,15 +102,12 @@ def compared_curves(runs: dict[str, list[list[dict[str, float]]]],
                       fillstyle='none')
         axes.plot([], [], 'o', color='grey', markersize=9, fillstyle='none', label='tested')
         of_epochs(axes, name.removeprefix(stage), max(row['epoch'] for row in rows))
-    for axes in panels[len(names):]:
-        axes.remove()
     if names:
         figure.legend(*panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
     return figure
 
 
 def of_epochs(axes: Axes, metric: str, last: int) -> None:
-    """Set the title, the grid and the limits of a panel of a metric by epoch."""
     axes.set(title=metric.replace('_', ' '), xlabel='epoch', xlim=(0.5, last + 0.5))
     axes.grid()
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -192,19 +191,13 @@ def _received(graph: BipartiteGraph | PairMask, lengths: list[int]) -> Tensor:
 
 
 def mask_probabilities(probability: Tensor) -> Figure:
-    """Draw for each head the probability that a query attends to a key (SparseBERT, Fig. 2, 5,
-    6)."""
     heads = probability.detach().float().cpu().numpy()
-    num_rows = -(-len(heads) // MASKS_PER_ROW)
-    figure = Figure(figsize=(2.6 * MASKS_PER_ROW, 2.8 * num_rows + 0.4), layout='constrained')
-    panels = figure.subplots(num_rows, MASKS_PER_ROW, squeeze=False).flatten()
+    figure, panels = _grid(len(heads), MASKS_PER_ROW, 2.6 * MASKS_PER_ROW, 2.8, beside=0.4)
     for head, (axes, values) in enumerate(zip(panels, heads)):
         picture = axes.imshow(values, vmin=0, vmax=1)
         axes.set_title(f'head {head}\n{values.mean():.1%}')
         axes.set(xticks=[], yticks=[])
-    for axes in panels[len(heads):]:
-        axes.remove()
     figure.supxlabel('key')
     figure.supylabel('query')
-    figure.colorbar(picture, ax=panels[:len(heads)].tolist(), shrink=0.7, label='P')
+    figure.colorbar(picture, ax=panels.tolist(), shrink=0.7, label='P')
     return figure

@@ -1,7 +1,5 @@
 """The end of a training with non-finite values, before these values reach a checkpoint."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

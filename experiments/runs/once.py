@@ -1,7 +1,5 @@
 """Trainings that are skipped if they are finished."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pre-trained models as the beginning of other models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
@@ -64,12 +62,10 @@ def load_encoder(encoder: Encoder, checkpoint: str | Path) -> None:
 
 
 def tokenizer_of(checkpoint: str | Path) -> Path:
-    """Return the path of the tokenizer of a checkpoint's run, which exists for text."""
     return Path(checkpoint).parent.parent / 'tokenizer.json'
 
 
 def load_model(model: nn.Module, checkpoint: str | Path) -> None:
-    """Load all parameters of a trained model into a model of the same sizes."""
     _load_learned(model, checkpoint, 'model.', 'parameters')
 
 
@@ -146,7 +142,6 @@ def _config_path(checkpoint: Path) -> Path:
 
 
 def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
-    """Return the model in a checkpoint, and the arguments of its encoder as a dict."""
     model = rebuilt(checkpoint, read_checkpoint, 'pretrained').model
     if not isinstance(model, MaskedLanguageModel):
         raise ValueError(f"'pretrained' must be a checkpoint of a MaskedLanguageModel (got "
@@ -156,8 +151,6 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
 
 
 def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
-    """Replace the learned masks of an encoder by fixed masks, in place, and return how many masks
-    were replaced."""
     # The generator is separate, so that the masks depend only on the seed of the run.
     generator = torch.Generator().manual_seed(torch.initial_seed())
     learned = [(parent, name, child) for parent in encoder.modules()

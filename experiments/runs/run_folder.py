@@ -1,7 +1,5 @@
 """The folder of a training run: its config, logs, metrics, summary and figures."""
 
-from __future__ import annotations
-
 import csv
 import os
 import sys
@@ -74,7 +72,6 @@ def config_text(parser: ArgumentParser, config: Namespace) -> str:
 
 
 def save_tokenizer(trainer: L.Trainer) -> None:
-    """Write the tokenizer of the data into the folder of the run, if the data have one."""
     if hasattr(trainer.datamodule, 'load_tokenizer'):
         tokenizer = trainer.datamodule.load_tokenizer()
         write_whole(Path(trainer.default_root_dir) / 'tokenizer.json',
@@ -87,14 +84,10 @@ class RunFolder(Callback):
     Checkpoints contain the metrics of past epochs, so a resumed run has the metrics of all epochs.
     If an epoch was resumed in its middle, its training metrics are those of its remaining batches
     only.
-
-    Args:
-        identity (dict): The identity of the run, see :func:`experiments.runs.one_run.identity`. It
-            is saved in the checkpoints.
     """
 
     def __init__(self, identity: dict[str, Any] | None = None):
-        self.identity = identity
+        self.identity = identity  # of one_run.identity, saved in the checkpoints
         self.go_on = 'the same command resumes'
         self.history: list[dict[str, float]] = []
         # the metrics that were measured since the last row of the history
@@ -262,7 +255,6 @@ class RunFolder(Callback):
 
 
 def epoch_line(row: dict[str, float], max_epochs: int | None, seconds: float) -> str:
-    """Return the metrics of an epoch in a line, with one density for all heads."""
     total = f'/{max_epochs}' if max_epochs is not None and max_epochs > 0 else ''
     parts = [f"epoch {row['epoch']}{total}, step {row['step']}, {seconds:.1f} s"]
     for stage, name in (('train', 'training'), ('val', 'development')):
@@ -277,8 +269,6 @@ def epoch_line(row: dict[str, float], max_epochs: int | None, seconds: float) ->
 
 
 def _check_schedules(trainer: L.Trainer) -> None:
-    """Raise an error if a resumed learning-rate schedule is for another number of steps than the
-    training."""
     steps = trainer.estimated_stepping_batches
     for config in trainer.lr_scheduler_configs:
         if (total := getattr(config.scheduler, 'total_steps', steps)) != steps:

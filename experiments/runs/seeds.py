@@ -1,7 +1,5 @@
 """Runs with several seeds, and the mean and standard deviation of their results."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import sys

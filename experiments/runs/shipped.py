@@ -1,7 +1,5 @@
 """The configs of this project, which ``graphattn train --config NAME`` and ``base: NAME`` name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The summary of a run, ``summary.json``."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -25,13 +23,11 @@ SCHEMA = {'inputs?': {str: str}, 'versions?': {str: METRIC + (str,)}, 'seeds?': 
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """Write ``folder/summary.json``."""
     text = json.dumps(without_nan(summary), indent=2, allow_nan=False) + '\n'
     write_whole(folder / NAME, lambda path: path.write_text(text))
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read the summary that :func:`write_summary` wrote."""
     return read_results(folder / NAME)
 
 

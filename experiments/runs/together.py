@@ -1,8 +1,6 @@
 """The common end of all processes of a run, so that none waits forever for a dead or stopped
 one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -31,14 +29,10 @@ class EndTogether(Callback):
     Lightning starts the processes. A process that blocks in a collective operation handles no
     signals, so a thread monitors the other processes. It detects a dead process within ``PERIOD``
     seconds, and a stopped process within ``PERIOD * PATIENCE`` seconds.
-
-    Args:
-        tell (Callable): A function that is called in the first process before it ends, with a
-            description of the failure.
     """
 
     def __init__(self, tell: Callable[[str], None]):
-        self.tell = tell
+        self.tell = tell  # called with the failure in the first process, before it ends
         self.children: list[Popen] = []
         self.is_child = self.is_watching = False
 
@@ -73,8 +67,6 @@ class EndTogether(Callback):
         self._kill()
 
     def _look_at_children(self) -> tuple[str, int] | None:
-        """Return a description of the first child process that failed and an exit status, or
-        ``None`` if all are running."""
         for rank, child in enumerate(self.children, start=1):
             if code := child.poll():
                 status = 128 - code if code < 0 else code

@@ -1,7 +1,5 @@
 """Versions of packages that affect the results of a run."""
 
-from __future__ import annotations
-
 import platform
 
 import lightning as L
@@ -12,7 +10,6 @@ import graphattn
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, this library and its dependencies, by name."""
     return {'python': platform.python_version(), 'graphattn': graphattn.__version__,
             'torch': torch.__version__, 'lightning': L.__version__,
             'torch_geometric': torch_geometric.__version__}

@@ -1,8 +1,6 @@
 """Training of a model for a few steps after its attention was replaced by attention along
 graphs."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,23 +21,13 @@ SAVE_EVERY = 50  # steps
 
 
 class Adaptation(NamedTuple):
-    """Settings of :func:`adapt`.
-
-    Args:
-        steps (int): Number of steps of AdamW.
-        lr (float): Peak learning rate. The rate rises in the first tenth of the steps, and then
-            falls linearly to 0.
-        batch_size (int): Number of sequences in a step.
-        distill (float): Weight in the loss of the divergence from the dense model's predictions,
-            from 0 to 1. The model's own loss has the remaining weight.
-        seed (int): Seed of the batches and of dropout.
-    """
+    """Settings of :func:`adapt`, a training by AdamW."""
 
     steps: int = 300
-    lr: float = 2e-4
+    lr: float = 2e-4  # the peak; it rises in the first tenth of the steps, then falls linearly to 0
     batch_size: int = 4
-    distill: float = 0.
-    seed: int = 0
+    distill: float = 0.  # weight of the divergence from the dense model; the own loss has the rest
+    seed: int = 0  # of the batches and of dropout
 
 
 def adapt(model: nn.Module, tokens: Tensor, loss: Loss, settings: Adaptation, *,
@@ -109,7 +97,6 @@ def _batch(count: int, settings: Adaptation, step: int) -> Tensor:
 
 
 def check_lora(rank: int) -> None:
-    """Raise an error if ``rank`` is not positive, or if the package peft is missing."""
     if rank < 1:
         raise ValueError(f"'lora' must be positive (got {rank})")
     if find_spec('peft') is None:
@@ -117,7 +104,6 @@ def check_lora(rank: int) -> None:
 
 
 def with_adapters(model: nn.Module, rank: int, seed: int = 0) -> Any:
-    """Add low-rank adapters to all linear layers of a model, and train only them."""
     from peft import LoraConfig, get_peft_model
 
     with torch.random.fork_rng(devices=[]):

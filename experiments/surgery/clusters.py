@@ -1,8 +1,6 @@
 """The choice for each head between its fitted pattern and clusters by content, by the loss of the
 model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -35,14 +33,12 @@ def with_clusters(model: nn.Module, chosen: Fit, profile: Profile,
 
 def _loss_of_head(model: nn.Module, profile: Profile, row: int, along: Pattern | HeadClusters,
                   loss: Callable[[nn.Module], float]) -> float:
-    """Return the loss of the model if only the head with index ``row`` attends along ``along``."""
     layer = profile.layers[profile.layer[row]]
     with attached(model, along, layers=[layer], heads=[int(profile.head[row])]):
         return loss(model)
 
 
 def _replaced(chosen: Fit, profile: Profile, row: int, number: int) -> Fit:
-    """Return the fit with another candidate for one head."""
     along = profile.pattern(row, number)
     patterns = [*chosen.patterns]
     patterns[row] = repr(along)

@@ -1,7 +1,5 @@
 """The report of ``sparsify``: a page about a model whose heads attend along graphs."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +62,6 @@ class Head(Result):
 @torch.no_grad()
 def costs_of_lengths(dense: nn.Module, sparse: nn.Module, longest: int,
                      rounds: int = 3) -> list[dict[str, float]]:
-    """Return rows with the least milliseconds of a forward pass of both models by length."""
     lengths = [length for length in (128, 512, 1024, 4096, 16384) if length < longest] + [longest]
     rows = []
     for length in lengths:
@@ -84,7 +81,6 @@ def costs_of_lengths(dense: nn.Module, sparse: nn.Module, longest: int,
 
 def write_report(path: Path, model: nn.Module, chosen: Fit,
                  costs: np.ndarray | None, results: dict[str, Any], tokens: Tensor) -> None:
-    """Write the report of a sparse model as an HTML page."""
     length = min(len(tokens), CERTIFIED)
     layers = graphs_of_heads(model, length, tokens)
     proven = certificate([graphs * int(count) if len(graphs) == 1 else graphs
@@ -119,7 +115,6 @@ def write_report(path: Path, model: nn.Module, chosen: Fit,
 
 
 def _draw(chosen: Fit, costs: np.ndarray | None) -> Figure:
-    """Draw the density, the error and the cost of each head as images with a row for each layer."""
     panels = {'density, %': 100 * chosen.density, 'squared error, %': 100 * chosen.error}
     if costs is not None:
         panels['cost'] = costs

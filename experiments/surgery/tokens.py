@@ -1,7 +1,5 @@
 """Sequences of tokens for a language model of transformers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from tqdm import tqdm
 from graphattn.utils.reading import read_array
 
 PADDING = -1
+
 
 def read_tokens(path: Path, folder: Path, length: int, num_tokens: int) -> Tensor:
     """Read sequences of token ids, int64 ``[sequences, length]`` with -1 for padding."""
@@ -30,15 +29,11 @@ def read_tokens(path: Path, folder: Path, length: int, num_tokens: int) -> Tenso
                          f"knows, and {PADDING} for padding (got {ids.min()} to {ids.max()} in "
                          f"{path})")
     is_padding = ids == PADDING
-    if is_padding[:, :2].any() or (is_padding[:, :-1] & ~is_padding[:, 1:]).any():
+    is_wrong = is_padding[:, :2].any(1) | (is_padding[:, :-1] & ~is_padding[:, 1:]).any(1)
+    if is_wrong.any():
         raise ValueError(f"'data' must hold at least two tokens in each row before its padding "
-                         f"(got row {_first_wrong(is_padding)} of {path})")
+                         f"(got row {is_wrong.argmax()} of {path})")
     return torch.from_numpy(ids.astype(np.int64))
-
-
-def _first_wrong(is_padding: np.ndarray) -> int:
-    return int((is_padding[:, :2].any(1) | (is_padding[:, :-1] & ~is_padding[:, 1:]).any(1)
-                ).argmax())
 
 
 def _ids(path: Path) -> np.ndarray:

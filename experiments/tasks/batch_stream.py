@@ -1,7 +1,5 @@
 """The order of examples: resumable in training, and complete in testing."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sized
 from itertools import islice

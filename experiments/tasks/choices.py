@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_only
-from torch.utils.data import DataLoader
 
 from experiments.data.batch import ChoiceBatch
 from experiments.data.text.choice_files import ChoiceQuestion, ChoiceSource
@@ -58,12 +57,6 @@ class Choices(QuestionTask):
     def encoded(self, part: str, tokenizer: Tokenizer) -> EncodedChoices:
         return EncodedChoices(self.data.parts[part], tokenizer, self.max_length, part)
 
-    def train_dataloader(self) -> DataLoader:
-        return self.for_training(self.sets['train'].batch, self.sets['train'].lengths)
-
-    def in_order(self, part: str) -> DataLoader:
-        return self.longest_first(self.sets[part].batch, self.sets[part].lengths)
-
 
 class EncodedChoices:
     """Multiple-choice questions as token ids, from which batches are made."""
@@ -85,7 +78,6 @@ class EncodedChoices:
                                  for number in range(len(questions))], dtype=np.int64)
 
     def batch(self, numbers: Sequence[int]) -> ChoiceBatch:
-        """Return a batch of the questions with these indices."""
         tokens, first, num_global, selected, choice = [], [], [], [], []
         start, choice_ptr, ptr = 0, [0], [0]
         for number in numbers:
@@ -129,7 +121,6 @@ class EncodedChoices:
 
     @rank_zero_only
     def describe(self, about: str, name: str) -> None:
-        """Print the number of questions and the lengths of their sequences."""
         counts = [len(choices) for _, choices, _ in self.parts]
         lengths = [sum(map(len, (text, *choices, *documents)))
                    for text, choices, documents in self.parts]

@@ -1,7 +1,5 @@
 """Handwritten digits as sequences of 64 pixels, a classification task."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,8 +55,6 @@ class Digits(L.LightningDataModule):
         return self._in_order(self.test)
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
-        """Yield batches of ``size`` unlabelled images with their row numbers, from a NumPy array
-        whose rows are 64 grey levels."""
         return unlabelled_batches(_images(path), size)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
@@ -89,6 +85,5 @@ def _images(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
 
 
 def collate_images(samples: list[tuple[Tensor, Tensor]]) -> TokenBatch:
-    """Join pairs of an image and its class in one batch."""
     image, label = (torch.stack(part) for part in zip(*samples))
     return TokenBatch(image.flatten(), torch.arange(len(image) + 1) * image.size(1), label)

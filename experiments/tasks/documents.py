@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource
@@ -51,7 +51,6 @@ class Documents(TokenizedTask):
         super().__init__(max_length, batch_size, **kwargs)
         self.documents = documents
         self.classes: list[str] | None = None  # set from a checkpoint, if there is one
-        self.sets: dict[str, EncodedDocuments] = {}
 
     @cached_property
     def collection(self) -> Collection:
@@ -91,22 +90,14 @@ class Documents(TokenizedTask):
                                                    self.max_length, part)
                 self.sets[part].describe(part)
 
-    def train_dataloader(self) -> DataLoader:
-        return self.for_training(self.sets['train'].batch, self.sets['train'].lengths)
-
     def unlabelled(self, path: Path, size: int
                    ) -> Iterator[tuple[list[str], TokenBatch, list[tuple[str, ...]]]]:
-        """Yield batches of ``size`` unlabelled texts of a table with their line numbers and texts,
-        in the order of the table."""
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
             encoded = EncodedDocuments([Document(row.texts, NO_LABEL) for row in some], tokenizer,
                                        self.max_length)
             batch = encoded.batch(range(len(some)))
             yield [str(row.number) for row in some], batch, [row.texts for row in some]
-
-    def in_order(self, part: str) -> DataLoader:
-        return self.longest_first(self.sets[part].batch, self.sets[part].lengths)
 
 
 class EncodedDocuments(Dataset):
@@ -153,7 +144,6 @@ class EncodedDocuments(Dataset):
 
     @rank_zero_only
     def describe(self, name: str) -> None:
-        """Print the number of documents and their lengths."""
         num_cut = int((self.full_lengths > self.lengths).sum())
         print(f'{name:<5} {len(self):>7,} documents of {len(self.label.unique())} classes; '
               f'{spread_of_lengths(self.full_lengths)}; '
@@ -161,7 +151,6 @@ class EncodedDocuments(Dataset):
 
 
 def collate(examples: list[tuple[Tensor, Tensor]]) -> TokenBatch:
-    """Join pairs of a document's token ids and its class in one batch."""
     tokens, label = zip(*examples)
     ptr = torch.tensor([0, *map(len, tokens)]).cumsum(0)
     return TokenBatch(torch.cat(tokens), ptr, torch.stack(label))

@@ -1,7 +1,5 @@
 """Density estimation of images, and images that are sampled from the model."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from matplotlib.figure import Figure
@@ -50,8 +48,6 @@ class Images(LongRange):
                              f"{type(self.source).__name__})")
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """Draw test images, and the same number of images that are sampled from the model. Return
-        the figure by name."""
         if not self.num_samples:
             return {}
         length, num_tokens = int(np.prod(self.data.shape)), self.data.num_tokens
@@ -83,7 +79,6 @@ def sample(model: CausalLanguageModel, start: int, length: int, number: int, *,
 
 
 def pictures(rows: dict[str, np.ndarray], shape: tuple[int, int, int], levels: int) -> Figure:
-    """Draw images in rows, with the name of each row beside it."""
     most = max(len(images) for images in rows.values())
     figure = Figure(figsize=(1.1 * most + 1.4, 1.2 * len(rows) + .3), layout='constrained')
     for panels, (name, images) in zip(figure.subplots(len(rows), most, squeeze=False),

@@ -1,7 +1,5 @@
 """Classification of long sequences: the tasks of Long Range Arena, and stand-ins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
@@ -98,8 +96,6 @@ class LongRange(StreamedTask):
         return collate(self.data.parts[part].take(np.array(numbers)), self._cls_token)
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
-        """Yield batches of ``size`` unlabelled examples of a file with their names, in the order of
-        the file."""
         rows = ((name, [ids[:self.max_length - self.cls] for ids in sequences])
                 for name, sequences in self.source.unlabelled(path))
         return unlabelled_batches(rows, size, self._cls_token)
@@ -121,8 +117,6 @@ class LongRange(StreamedTask):
 
 
 def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:
-    """Return some sequences as a batch. If ``cls_token`` is given, it is put before each
-    sequence."""
     tokens, ptr = some.tokens.astype(np.int64), some.ptr
     if cls_token is not None:
         tokens = np.insert(tokens, ptr[:-1], cls_token)
@@ -132,7 +126,6 @@ def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:
 
 def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: int,
                        cls_token: int | None = None) -> Iterator[tuple[list[str], TokenBatch]]:
-    """Yield batches of ``size`` unlabelled examples, with their names."""
     while some := list(islice(rows, size)):
         names, examples = zip(*some)
         yield list(names), collate(Sequences.of(chain.from_iterable(examples),
@@ -141,7 +134,6 @@ def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: i
 
 @rank_zero_only
 def describe(data: SequenceData) -> None:
-    """Print a description of the data, with the share of the largest class in each part."""
     print(data.about)
     for part in PARTS:
         sequences = data.parts[part]

@@ -25,7 +25,7 @@ from graphattn.utils.files import write_whole
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-STAGES = ('train', 'val', 'test')
+PARTS = ('train', 'dev', 'test')
 # shares of the selected tokens; the other selected tokens are unchanged
 MASKED, REPLACED = 0.8, 0.1
 
@@ -116,24 +116,21 @@ class MaskedLanguage(TokenizedTask):
         tokenizer = self.load_tokenizer()
         special = special_tokens(tokenizer)
         folder = self._encoded_folder(tokenizer)
-        parts = {'train': 'train', 'val': 'val', 'test': 'val'}
+        parts = {'train': 'train', 'dev': 'val', 'test': 'val'}
         self.unigram_entropy = EncodedCorpus(folder / 'train').unigram_entropy(special)
         self.size = EncodedCorpus(folder / 'val').size
-        self.examples = {name: self._examples(EncodedCorpus(folder / part), special, name)
-                         for name, part in parts.items()}
+        self.sets = {name: self._examples(EncodedCorpus(folder / part), special, name)
+                     for name, part in parts.items()}
 
     def train_dataloader(self) -> DataLoader:
-        return self._loader('train')
+        return self.in_order('train')
 
-    def val_dataloader(self) -> DataLoader:
-        return self._loader('val')
-
-    def test_dataloader(self) -> DataLoader:
-        return self._loader('test')
+    def in_order(self, part: str) -> DataLoader:
+        examples = self.sets[part]
+        return self.streamed(examples, len(examples), is_training=part == 'train',
+                             pin_memory=self.trainer.strategy.root_device.type == 'cuda')
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
-        """Draw the learned masks of a model (SparseBERT, Fig. 5 and 6), and return the figure by
-        name. Without learned masks, there is no figure."""
         sources = [module for module in model.modules() if isinstance(module, LearnedMaskSource)]
         names = ['masks'] if len(sources) == 1 else [f'masks{i}' for i in range(len(sources))]
         return {name: mask_probabilities(source.probability())
@@ -164,15 +161,10 @@ class MaskedLanguage(TokenizedTask):
         num_special = 3 if self.next_sentence else 2
         return encoded.cut(self.max_length - num_special, self.short_share, self.seed)
 
-    def _examples(self, encoded: EncodedCorpus, special: SpecialTokens, stage: str) -> _Examples:
+    def _examples(self, encoded: EncodedCorpus, special: SpecialTokens, part: str) -> _Examples:
         return _Examples(encoded, self._cut(encoded), special, max_length=self.max_length,
                          next_sentence=self.next_sentence, masked_share=self.masked_share,
-                         seed=(self.seed, STAGES.index(stage)))
-
-    def _loader(self, stage: str) -> DataLoader:
-        examples = self.examples[stage]
-        return self.streamed(examples, len(examples), is_training=stage == 'train',
-                             pin_memory=self.trainer.strategy.root_device.type == 'cuda')
+                         seed=(self.seed, PARTS.index(part)))
 
 
 class _Examples(Dataset):

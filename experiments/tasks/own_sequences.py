@@ -1,7 +1,5 @@
 """Classification of images and of token ids in the user's files."""
 
-from __future__ import annotations
-
 import sys
 
 from jsonargparse import Namespace
@@ -51,8 +49,6 @@ class OwnSequences(LongRange):
         return data
 
     def fill_options(self, options: Namespace) -> None:
-        """Write values into the options of a run: the classes of the files, and the sizes that the
-        model needs."""
         data = self.read()
         self.classes = list(data.classes)
         options['data.init_args.classes'] = self.classes

@@ -31,7 +31,7 @@ class QuestionTask(TokenizedTask):
 
     def __init__(self, questions: Any, max_length: int, batch_size: int, **kwargs):
         super().__init__(max_length, batch_size, **kwargs)
-        self.questions, self.sets = questions, {}
+        self.questions = questions
 
     @abstractmethod
     def encoded(self, part: str, tokenizer: Tokenizer) -> Any:
@@ -183,18 +183,15 @@ class EncodedQuestions:
         return np.flatnonzero(has_whole | is_empty & learn_empty)
 
     def questions_batch(self, numbers: Sequence[int]) -> QuestionBatch:
-        """Return a batch of all windows of the questions with these indices."""
         windows = [range(*self.window_ptr[number:number + 2]) for number in numbers]
         return self.batch(list(chain.from_iterable(windows)), numbers, list(map(len, windows)))
 
     def learned_batch(self, numbers: Sequence[int]) -> QuestionBatch:
-        """Return a batch of the windows with these indices among those to learn."""
         windows = self.learned[numbers]
         return self.batch(windows, self.question[windows].tolist(), [1] * len(windows))
 
     def batch(self, windows: Sequence[int], numbers: Sequence[int],
               counts: Sequence[int]) -> QuestionBatch:
-        """Return a batch of the windows with these indices."""
         special = self.special
         tokens, offsets, num_global, answers, contexts = [], [], [], [], []
         ptr = np.concatenate([[0], np.cumsum(self.window_length[np.array(windows, dtype=int)])])
@@ -224,7 +221,6 @@ class EncodedQuestions:
 
     @rank_zero_only
     def describe(self, about: str, name: str) -> None:
-        """Print the number of questions and the lengths of their windows."""
         num_without = sum(not question.accepted for question in self.questions)
         lengths = [len(asked) + sum(len(self.texts[text][0]) for text in texts)
                    for asked, texts in zip(self.asked, self.text_of)]

@@ -1,7 +1,5 @@
 """Classification of texts, or of pairs of texts, in the user's table."""
 
-from __future__ import annotations
-
 from jsonargparse import Namespace
 
 from experiments.data.text.text_table import TextTable
@@ -36,8 +34,6 @@ class Text(Documents):
         self.classes = classes
 
     def fill_options(self, options: Namespace) -> None:
-        """Write values into the options of a run: the classes of the table, and the sizes that the
-        model needs."""
         self.classes = list(self.collection.classes)
         options['data.init_args.classes'] = self.classes
         num_tokens = self.vocab_size

@@ -66,6 +66,7 @@ class TokenizedTask(StreamedTask):
         self.tokenizer_path, self.vocab_size = tokenizer, vocab_size
         self.max_length, self.batch_size = max_length, batch_size
         self.seed, self.num_workers, self.cache = seed, num_workers, Path(cache)
+        self.sets: dict[str, Any] = {}  # of encoded examples by part, filled by setup
 
     @property
     @abstractmethod
@@ -92,6 +93,12 @@ class TokenizedTask(StreamedTask):
     def load_tokenizer(self) -> Tokenizer:
         """Return the tokenizer that was given, or the tokenizer that was trained for this task."""
         return load_tokenizer(self.tokenizer_path or self._trained_tokenizer)
+
+    def train_dataloader(self) -> DataLoader:
+        return self.for_training(self.sets['train'].batch, self.sets['train'].lengths)
+
+    def in_order(self, part: str) -> DataLoader:
+        return self.longest_first(self.sets[part].batch, self.sets[part].lengths)
 
     def for_training(self, make: Callable[[list[int]], Any], lengths: np.ndarray) -> DataLoader:
         """Return a loader of endless training batches of examples of similar length."""

@@ -1,8 +1,6 @@
 """A synthetic task whose labels depend on a token two edges away. One hop of one layer cannot reach
 it."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -72,8 +70,6 @@ class TwoHop(Synthetic):
 
 
 def two_edges_away(graph: BipartiteGraph) -> Tensor:
-    """Return whether each key is exactly two edges away from each query, bool
-    ``[num_queries, num_keys]``."""
     is_key = graph.to_mask()
     in_two = is_key.float() @ is_key.float() > 0
     return in_two & ~is_key & ~torch.eye(graph.num_queries, dtype=torch.bool)

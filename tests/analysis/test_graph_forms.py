@@ -178,6 +178,8 @@ FORMS = [
     *(Form(name, by(nx.write_adjlist, CYCLE), SIX, ('adjacency list', 'undirected'))
       for name in ('a.txt', 'a.adjlist')),
     Form('a.txt', by(nx.write_multiline_adjlist, CYCLE), SIX, ('multiline', '6 edges')),
+    Form('a.adjlist', by(nx.write_multiline_adjlist, nx.Graph([('a', 'b', {'kind': 'x'})])), 'a-b',
+         ('left out: 3 comment lines, attributes kind',)),
     Form('a.txt', '0 1 2\n1 2 0\n2 0 1\n', '0-1 1-2 0-2', ('adjacency', '3 edges', 'undirected'),
          options={'format': 'adjlist'}),
     Form('hash.adjlist', 'a#b c#d\n# x\ne\n', 'a#b-c#d', ('1 isolated', '1 comment line'), 1),

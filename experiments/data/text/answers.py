@@ -1,7 +1,5 @@
 """Exact match and F1 of an answer, computed as the evaluations of SQuAD and TriviaQA do."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

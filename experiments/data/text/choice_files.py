@@ -1,7 +1,5 @@
 """Multiple-choice questions, read from the files of their publishers."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

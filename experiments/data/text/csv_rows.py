@@ -1,7 +1,5 @@
 """Reader of the rows of CSV files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """Collections of labelled documents, read from the files of their publishers."""
 
-from __future__ import annotations
-
 import html
 import re
 import warnings
@@ -165,7 +163,6 @@ def part_of(text: str, seed: int = 0, shares: tuple[float, ...] = EIGHT_ONE_ONE)
 
 def divide(documents: Iterable[Document], seed: int,
            shares: tuple[float, ...] = EIGHT_ONE_ONE) -> dict[str, list[Document]]:
-    """Return the documents of each part, as :func:`part_of` divides them, in their order."""
     parts: dict[str, list[Document]] = {part: [] for part in PARTS[:len(shares)]}
     for document in documents:
         parts[part_of(document.texts[0], seed, shares)].append(document)
@@ -235,7 +232,6 @@ def _truth(article: _Article) -> int:
 
 
 def _read_split(path: Path, known: Iterable[int]) -> dict[str, list[int]]:
-    """Read the ids of each part, and warn about ids that are in two parts."""
     with readable(f"'splits' cannot be read: {path}"):
         split = read_json(path)
     check_schema(split, dict.fromkeys(PARTS, [(range(10**9), re.compile('[0-9]{1,9}'))]), str(path))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 from filelock import FileLock
@@ -160,7 +160,6 @@ def _write_parts(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def _encode(documents: Sequence[Document], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
-    """Yield the ids of each sentence of each document."""
     # sentences after the first begin with a blank, because byte tokenizers distinguish that
     sentences = [f' {sentence}' if place else sentence
                  for document in documents for place, sentence in enumerate(document)]
@@ -179,7 +178,8 @@ class _PartWriter:
         self.counts = np.zeros(vocab_size, dtype=np.int64)
         self.size = dict.fromkeys(COUNTED, 0)
         self.tokens, self.sentence_ptr, self.document_ptr = (
-            self._open(name) for name in ('tokens', 'sentence_ptr', 'document_ptr'))
+            (folder / f'{name}.bin').open('wb')
+            for name in ('tokens', 'sentence_ptr', 'document_ptr'))
 
     def write(self, document: Document, sentences: list[list[int]]) -> None:
         if not sentences:
@@ -203,9 +203,6 @@ class _PartWriter:
         np.save(self.folder / 'counts.npy', self.counts)
         (self.folder / 'layout.json').write_text(
             json.dumps({'type': self.dtype, **self.size}) + '\n')
-
-    def _open(self, name: str) -> BinaryIO:
-        return (self.folder / f'{name}.bin').open('wb')
 
 
 def _read_pointers(path: Path, end: int) -> np.ndarray:

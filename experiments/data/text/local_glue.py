@@ -11,8 +11,6 @@ Development sentences come from documents that ``experiments.data.text.corpus`` 
 - ``SST-2``: whether a sentence is from torch (1) or from the standard library (0).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

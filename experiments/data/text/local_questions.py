@@ -18,8 +18,6 @@ training, development and testing.
   of two other gaps.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Long documents to classify by the package whose installed documentation they are from."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Questions, and the texts with their answers, read from the files of their publishers."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from abc import ABC, abstractmethod
@@ -166,7 +164,6 @@ class TriviaQa(QuestionSource):
 
 def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
                learn: Callable[[str], Sequence[NamedTuple]] | None = None) -> dict[str, list]:
-    """Return the training, development and test examples of a data set by the name of the part."""
     parts = {'train': list((learn or read)(files.train)), 'dev': list(read(files.dev))}
     parts['test'] = list(read(files.test)) if files.test else parts['dev']
     for path, questions in zip((files.train, files.dev, files.test), parts.values()):
@@ -209,8 +206,6 @@ def _trainable(path: str, questions: Iterable[Question]) -> list[Question]:
 
 
 def _names(answer: dict) -> tuple[list[str], tuple[str, ...]]:
-    """Return the names of an answer that may occur in a text, and the accepted answers in normal
-    form."""
     human = answer.get('HumanAnswers', [])
     names = dict.fromkeys([answer['Value'], *answer['Aliases'], *human])
     return [name for name in names if name.strip()], (
@@ -243,7 +238,6 @@ def _check_ids(path: str, questions: Sequence[NamedTuple]) -> None:
 
 
 def listed(ids: list[str]) -> str:
-    """Return a text that lists the first few ids, and the number of further ids."""
     more = f' and {len(ids) - MAX_NAMED} more' if len(ids) > MAX_NAMED else ''
     return ', '.join(ids[:MAX_NAMED]) + more
 

@@ -3,26 +3,18 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from experiments.papers import study as studies
 from experiments.papers.figures import bars
-from experiments.papers.study import (
-    ACCURACY,
-    DENSITY,
-    SHIPPED,
-    Table,
-    Trained,
-    over_seeds,
-    source_option,
-)
 from graphattn.patterns import parse
 
-CONFIG = str(SHIPPED / 'digits' / 'bigbird.yaml')
+CONFIG = str(studies.SHIPPED / 'digits' / 'bigbird.yaml')
 SMOKE = ('--trainer.max_epochs', '1', '--trainer.limit_train_batches', '2',
          '--trainer.limit_val_batches', '1', '--trainer.limit_test_batches', '1')
 ALWAYS = 'bigbird(block=4, num_global=1, num_random=2)', 'Full()'
 
 
 @dataclass(frozen=True)
-class Patterns(Trained):
+class Patterns(studies.Trained):
     """A study of patterns.
 
     Args:
@@ -36,15 +28,15 @@ class Patterns(Trained):
         name = ''.join(letter if letter.isalnum() else '-' for letter in pattern)
         return self.trained(f'digits-{name}-{seed}', '--config', CONFIG,
                             *(SMOKE if self.scale == 'smoke' else ()),
-                            '--seed_everything', str(seed), source_option(pattern))
+                            '--seed_everything', str(seed), studies.source_option(pattern))
 
 
-def main(study: Patterns) -> Table:
+def main(study: Patterns) -> studies.Table:
     compared = [*dict.fromkeys([*study.patterns, *ALWAYS])]
     for pattern in compared:
         parse(pattern)  # an unknown pattern is refused before the first training
-    rows = [{'pattern': pattern, **over_seeds(study.along(pattern, seed)
-                                              for seed in study.each(1, 3, 3))}
+    rows = [{'pattern': pattern, **studies.over_seeds(study.along(pattern, seed)
+                                                      for seed in study.each(1, 3, 3))}
             for pattern in compared]
-    return Table(rows, bars(rows, 'pattern', [*ACCURACY, DENSITY],
-                            'Patterns on handwritten digits'))
+    return studies.Table(rows, bars(rows, 'pattern', [*studies.ACCURACY, studies.DENSITY],
+                                    'Patterns on handwritten digits'))

@@ -107,7 +107,6 @@ def of_inputs(model: nn.Module, sequences: Sequences) -> OfInputs:
 
 
 def reloaded(run: Path) -> tuple[nn.Module, Sequences]:
-    """Load the model of a finished run, and return it with the test part of its task."""
     training, data, _ = restored(run)
     data.setup()
     return training.model, data.data.parts['test']

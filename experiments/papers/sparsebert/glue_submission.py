@@ -37,7 +37,6 @@ def submit(runs: Path, glue: Path, out: Path) -> None:
 
 
 def predicted(run: Run, path: Path) -> list[tuple[str, str]]:
-    """Return the number of each row of a test set, with its predicted label or score."""
     return [(number, run.classes[row.argmax()] if run.classes else
              f'{row.clip(0., HIGHEST).item():.3f}')
             for numbers, values in predictions(run, path, 2 * run.data.batch_size)

@@ -1,7 +1,5 @@
 """Tasks on PATTERN and CLUSTER, on the data sets of PyG and OGB, and on the user's own graphs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

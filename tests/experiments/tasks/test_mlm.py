@@ -98,7 +98,7 @@ def test_pairs_are_what_their_label_says(corpus):
 def test_every_token_of_the_corpus_is_seen_where_nothing_is_too_long(corpus):
     folder, documents = corpus
     task = prepared(corpus, next_sentence=False, max_length=MAX_LENGTH, short_share=0.)
-    task.examples['train'].room = 10**6  # then no sequence is shortened
+    task.sets['train'].room = 10**6  # then no sequence is shortened
     words = words_of(folder)
     seen = Counter(words[token] for tokens, _, _ in sequences(task.train_dataloader())
                    for token in tokens)
@@ -142,7 +142,7 @@ def test_hidden_tokens_follow_the_rule(corpus):
 
 def test_masks_change_with_the_epoch_and_stay_in_evaluation(corpus):
     task = prepared(corpus)
-    first, again, other = (task.examples['train'][[(epoch, 3)]] for epoch in (0, 0, 1))
+    first, again, other = (task.sets['train'][[(epoch, 3)]] for epoch in (0, 0, 1))
     assert all(torch.equal(a, b) for a, b in zip(first, again))
     assert not torch.equal(first.selected, other.selected)
     batches = [[batch.tokens for batch in loader] for loader in
