@@ -189,6 +189,7 @@ def _all(matrix: sp.csr_array) -> np.ndarray:
 
 
 def _two_largest(matrix: sp.csr_array) -> np.ndarray:
+    """Return the two largest singular values of a non-negative matrix, float64 ``[2]``."""
     # The largest singular value of a connected part is simple (Perron and Frobenius), so the
     # iteration cannot overlook a second copy of it. A part is skipped if the bound of its values is
     # below the second largest value found so far.
@@ -240,6 +241,7 @@ def _capacity_of(matrix: sp.csr_array) -> dict[str, object]:
 
 
 def _asymmetry_of(matrix: sp.csr_array) -> float | None:
+    """Return the asymmetry G of a matrix, or ``None`` if it has no entries or is not square."""
     if matrix.nnz == 0 or matrix.shape[0] != matrix.shape[1]:
         return None
     scaled = matrix / matrix.data.max()  # so that no squared entry underflows
@@ -249,6 +251,8 @@ def _asymmetry_of(matrix: sp.csr_array) -> float | None:
 
 
 def _flow_of(matrix: sp.csr_array) -> dict[str, float]:
+    """Return where the weight of an attention matrix goes, by the order of the tokens, as a
+    dict."""
     if matrix.nnz == 0 or matrix.shape[0] != matrix.shape[1]:
         return {}
     query, key = matrix.nonzero()

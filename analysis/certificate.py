@@ -226,6 +226,8 @@ def read_ids(path: Path, length: int) -> Tensor:
 @torch.no_grad()
 def _graphs_of_tokens(model: nn.Module, sources: dict[str, GraphSource], length: int,
                       tokens: Tensor | None) -> dict[str, BipartiteGraph]:
+    """Return the graphs that ``sources`` build from the first ``length`` tokens, by the name of the
+    source."""
     if tokens is None or len(tokens) < length:
         name, source = next(iter(sources.items()))
         given = 'None' if tokens is None else f'{len(tokens)} tokens'

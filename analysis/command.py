@@ -78,6 +78,7 @@ def ask(
 
 
 def output_parser(name: str, endings: Sequence[str] = ENDINGS) -> Parser:
+    """Return a parser with the option ``--out``, a folder or a file with one of ``endings``."""
     parser = Parser(prog=f'graphattn {name}', exit_on_error=False)
     parser.add_argument('--out', type=Path, default=Path('runs/analysis'),
                         help=f'a folder for results, or a file: {", ".join(endings)}')
@@ -86,6 +87,8 @@ def output_parser(name: str, endings: Sequence[str] = ENDINGS) -> Parser:
 
 def new_parser(name: str, pattern: str, n: int,
                endings: Sequence[str] = ENDINGS) -> Parser:
+    """Return a parser with the options that all commands of ``analysis`` share, for graphs and for
+    output."""
     parser = output_parser(name, endings)
     sources = parser.add_mutually_exclusive_group()
     sources.add_argument('--pattern', type=str, nargs='+', default=[pattern],
@@ -114,6 +117,7 @@ def new_parser(name: str, pattern: str, n: int,
 
 
 def load(options: Namespace) -> tuple[Graphs, Names]:
+    """Return the graphs that a command line names, and the names of their tokens."""
     weights = options.get('weights', False)
     if options.checkpoint is not None:
         from analysis.runs import attention_matrices, sampled_graphs  # imports all layers
@@ -169,6 +173,7 @@ def _advice(error: Exception) -> str:
 
 
 def show(out: Path, name: str, results: Results, figure: Figure, names: Names = None) -> None:
+    """Write the results and the figure of a command to files, and print a table of the results."""
     plain = {label: [sample.to_dict(names) for sample in samples]
              for label, samples in results.items()}
     name_tokens(figure, names)
@@ -187,6 +192,7 @@ def say(*lines: object) -> None:
 
 
 def token_lines(results: Results, names: Names) -> list[str]:
+    """Return a line of text for each field of the results that lists tokens, such as a path."""
     lines = []
     for label, samples in results.items() if names else ():
         for field, tokens in samples[0].tokens(names).items():
@@ -196,6 +202,7 @@ def token_lines(results: Results, names: Names) -> list[str]:
 
 
 def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
+    """Write the results of a command to files, and return a line of text with their paths."""
     paths = [out / f'{name}{ending}' for ending in (*texts, '.png')]
     if out.suffix in ENDINGS:
         paths = [out]
@@ -207,6 +214,8 @@ def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
 
 
 def check_out(out: Path, endings: Sequence[str]) -> None:
+    """Check that results can be written to ``--out``, a folder or a file with one of
+    ``endings``."""
     if out.suffix in {*ENDINGS, '.html'} and (out.suffix not in endings or out.is_dir()):
         raise ValueError(f"'out' must be a folder without a suffix, or a new file that ends with "
                          f"{' or '.join(endings)} (got {out})")
@@ -218,6 +227,8 @@ def as_json(plain: dict[str, object]) -> str:
 
 
 def as_csv(results: Results) -> str:
+    """Return CSV text with a row for each result and a column for each field that is a number or
+    text."""
     names = scalar_names(results)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator='\n')

@@ -169,6 +169,7 @@ def communication(
 
 
 def rows_received(graph: BipartiteGraph, bounds: list[int]) -> np.ndarray:
+    """Count the keys that each process needs and another stores, ``[receiver, sender]``."""
     indptr, key = (part.numpy() for part in graph.csr)
     rows = np.zeros((len(bounds) - 1, len(bounds) - 1), dtype=np.int64)
     for process, (first, last) in enumerate(zip(bounds, bounds[1:])):

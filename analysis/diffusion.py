@@ -128,6 +128,8 @@ def diffusion(
 
 def _operators(attention: sp.csr_array, hops: int, teleport: float,
                spectra: bool) -> dict[str, np.ndarray | float | None]:
+    """Return the fields of :class:`Diffusion` that are computed from dense matrices ``[n, n]``, as
+    a dict."""
     if not spectra:
         scalars = 'distance_at_last', 'imaginary', 'response_error', 'prediction_error', \
             'eigenvalue_shift'
@@ -186,6 +188,7 @@ def resolvent(attention: sp.csr_array, teleport: float) -> np.ndarray:
 
 def operators_by_hop(attention: sp.csr_array, hops: int,
                      teleport: float) -> Iterator[np.ndarray]:
+    """Yield the matrices of :func:`operator` after 0, 1, ... hops."""
     check_probability('teleport', teleport)
     _check_dense(attention)
     restart = teleport * np.eye(attention.shape[0])

@@ -67,6 +67,7 @@ def _styled(results: Results) -> Iterator[tuple[Result, dict[str, object]]]:
 
 @_labels_as_text
 def draw_spectrum(results: Results) -> Figure:
+    """Draw the sorted eigenvalues or singular values of graphs, as in Diffuser's Figure S.8."""
     figure = Figure(figsize=(9, 4), layout='constrained')
     curves, counts = figure.subplots(1, 2)
     pooled = {label: np.concatenate([sample.values for sample in samples])
@@ -97,6 +98,8 @@ def draw_spectrum(results: Results) -> Figure:
 
 @_labels_as_text
 def draw_attention(results: Results) -> Figure:
+    """Draw the ranks and singular values of attention matrices, and their capacity over their
+    direction."""
     height = max(4.2, 1.2 + 0.22 * len(results))
     figure = Figure(figsize=(11, height), layout='constrained')
     ranks, values, plane = figure.subplots(1, 3, width_ratios=[1, 1.1, 1.1])
@@ -155,6 +158,8 @@ def _draw_plane(axes: Axes, samples: list[Result], color: object) -> None:
 
 @_labels_as_text
 def draw_expander(results: Results) -> Figure:
+    """Draw the conductance of each set of the sweep cut with Cheeger's bounds, and the eigenvalues
+    with their bounds."""
     height = 0.5 + 0.3 * min(len(results), 8)  # of a panel with a line for each graph
     figure = Figure(figsize=(9, 4 + height), layout='constrained')
     sweeps, ends = figure.subplots(2, 1, height_ratios=[3.2, height])
@@ -223,6 +228,8 @@ def _draw_ends(axes: Axes, samples: list[Result], height: int, color: str) -> No
 
 @_labels_as_text
 def draw_mixing(results: Results) -> Figure:
+    """Draw the distance of random walks from their limits after each step, for the plain walk and
+    for the walk with restarts."""
     figure = Figure(figsize=(10, 4.6), layout='constrained')
     plain, restart = figure.subplots(1, 2, sharey=True)
     for sample, style in _styled(results):
@@ -252,6 +259,8 @@ def draw_mixing(results: Results) -> Figure:
 
 @_labels_as_text
 def draw_diffusion(results: Results) -> Figure:
+    """Draw four panels: how diffusion changes eigenvalues, receptive fields by hop, the distance to
+    infinitely many hops, and eigenvalues after diffusion."""
     samples = [sample for sample, _ in _styled(results)]
     has_spectra = samples[0].distance.size > 0
     figure = Figure(figsize=(10, 8 if has_spectra else 4.4), layout='constrained')
@@ -309,6 +318,8 @@ def _draw_responses(axes: Axes, sample: Result) -> None:
 
 @_labels_as_text
 def draw_hamiltonian(results: Results, graphs: dict[str, list[BipartiteGraph]]) -> Figure:
+    """Draw the edges of the first graph of each label, once in token order and once in the order of
+    the path."""
     figure = Figure(figsize=(8.2, 4.6 * len(graphs)), layout='constrained')
     for (before, after), label in zip(figure.subplots(len(graphs), 2, squeeze=False), graphs):
         graph, result = graphs[label][0], results[label][0]
@@ -350,6 +361,8 @@ def _draw_edges(axes: Axes, graph: BipartiteGraph, order: np.ndarray,
 
 @_labels_as_text
 def draw_universality(graphs: dict[str, BipartiteGraph], result: Result) -> Figure:
+    """Draw the graphs that layers apply in turn, and the fraction of pairs of tokens that are
+    reached after each layer."""
     columns = min(len(graphs) + 1, 4)
     rows = math.ceil((len(graphs) + 1) / columns)
     figure = Figure(figsize=(2.3 * columns, 2.7 * rows), layout='constrained')
@@ -392,6 +405,8 @@ def draw_certificate(results: Results) -> Figure:
 
 @_labels_as_text
 def draw_communication(results: Results) -> Figure:
+    """Draw the bytes that processes exchange in a training step, and the computed time of the step,
+    against the number of processes."""
     figure = Figure(figsize=(10, 4.8), layout='constrained')
     left, right = figure.subplots(1, 2)
     for sample, style in _styled(results):

@@ -105,6 +105,8 @@ def size(graph: GraphLike) -> Size:
 
 def sections(graphs: Graphs, *, time_limit: float = 30., seed: int = 0,
              names: Sequence[str] | None = None) -> Iterator[Section]:
+    """Yield the sections of a report: one for each question that :mod:`analysis` answers about
+    graphs."""
     search = {'time_limit': time_limit, 'seed': seed}
     pairs = [(label, segment) for label, segments in graphs.items() for segment in segments]
     first_label, first = pairs[0]

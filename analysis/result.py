@@ -140,6 +140,8 @@ def with_values(results: Results) -> tuple[list[list[str]], str]:
 
 
 def table_rows(results: Results) -> list[list[str]]:
+    """Return results as the rows of a table, each a list of cells, with a header as the first
+    row."""
     names = scalar_names(results)
     titles = [name.replace('_', ' ') for name in names]
     (label, samples), *others = results.items()

@@ -82,6 +82,8 @@ def attention_of(model: nn.Module, tokens: Tensor, ptr: Tensor,
 
 def _weights(layer: GraphAttention, given: tuple[Tensor, Tensor], options: dict[str, object],
              graph: BipartiteGraph | PairMask) -> list[list[sp.csr_array]]:
+    """Compute the attention weights of each head on each sequence, along a graph that the layer
+    returned."""
     x, ptr = given
     bias = None
     if isinstance(graph, PairMask):
@@ -118,6 +120,8 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
 
 
 def _examples(data: LightningDataModule, example: int, count: int) -> list[Tensor]:
+    """Return the tokens of ``count`` sequences of the test set from index ``example`` on, or fewer
+    at the end of the set."""
     data.prepare_data()
     data.setup('test')
     found, first = [], 0

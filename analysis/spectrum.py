@@ -226,9 +226,11 @@ class Laplacian:
 
     @cached_property
     def mean(self) -> float:
+        """Return the mean of the eigenvalues of the Laplacian outside its null space."""
         return self.matrix.trace() / max(self.num_nodes - self.num_components, 1)
 
     def all(self) -> Eigenpairs:
+        """Return all eigenpairs of the Laplacian, computed from the dense matrix."""
         values, vectors = scipy.linalg.eigh(self.matrix.toarray(), overwrite_a=True,
                                             check_finite=False)
         zeros = slice(0, self.num_components)
@@ -236,6 +238,7 @@ class Laplacian:
         return self._pairs(values, vectors, 'dense')
 
     def smallest(self, count: int) -> Eigenpairs:
+        """Return the ``count`` smallest eigenpairs of the Laplacian, including the exact zeros."""
         if self.num_nodes <= _DENSE_NODES:
             return self._part_of_all(slice(0, count))
         null_space = self.null_space[:, :count].toarray()
@@ -247,6 +250,7 @@ class Laplacian:
         return self._pairs(values, np.hstack([null_space, vectors]), method)
 
     def largest(self, count: int) -> Eigenpairs:
+        """Return the ``count`` largest eigenpairs of the Laplacian."""
         if self.num_nodes <= _DENSE_NODES:
             return self._part_of_all(slice(self.num_nodes - count, self.num_nodes))
         if self.num_components == self.num_nodes:
@@ -308,6 +312,8 @@ def _all_singular_values(adjacency: sp.csr_array) -> tuple[np.ndarray, np.ndarra
 
 def _largest_singular_values(joined: sp.csr_array, count: int
                             ) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return the ``count`` largest singular values of :math:`D_q^{-1/2} A D_k^{-1/2}`, their
+    residuals and the name of the method."""
     # A singular value is 1 minus an eigenvalue of the Laplacian of ``joined``, the graph of
     # :func:`join_queries_to_keys`. Isolated nodes only add zeros.
     has_edge = joined.sum(axis=1) > 0

@@ -162,6 +162,8 @@ def diffusion_universality(
 
 
 def _begins_at_global_token(graph: BipartiteGraph, search: dict) -> bool | None:
+    """Return whether a Hamiltonian path of the graph begins at a global token, or None if
+    unknown."""
     n = graph.num_queries
     other = graph.without_self_loops()
     is_global = (other.in_degree() == n - 1) & (other.out_degree() == n - 1)

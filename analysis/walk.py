@@ -55,6 +55,7 @@ def is_symmetric(attention: sp.csr_array) -> bool:
 
 
 def strong_components(attention: sp.csr_array) -> np.ndarray:
+    """Return the index of each token's strongly connected component, int32 ``[n]``."""
     return connected_components(attention, connection='strong')[1]
 
 

@@ -106,6 +106,7 @@ def overview() -> str:
 
 
 def information() -> str:
+    """Return the versions of packages, the threads, the backends and the caches, as text."""
     import platform
 
     import torch
@@ -135,6 +136,8 @@ def information() -> str:
 
 
 def _modules() -> dict[str, str]:
+    """Return the commands that are modules, as a dict from the command to the name of the
+    module."""
     return {'compare': 'experiments.compare', 'predict': 'experiments.predict',
             'sparsify': 'experiments.sparsify',
             'atlas': 'experiments.benchmarks.atlas',
@@ -234,6 +237,8 @@ def _execute(name: str) -> None:
 
 
 def _with_paths(arguments: Sequence[str]) -> list[str]:
+    """Return the words of a command line with the name of each shipped config replaced by its
+    path."""
     return [_config_path(value) if before in ('--config', '-c') else
             f'--config={_config_path(value[9:])}' if value.startswith('--config=') else value
             for before, value in zip([None, *arguments], arguments)]

@@ -164,6 +164,7 @@ class Surgery:
         self.losses: dict[str, float] = {}
 
     def loss(self, model: nn.Module) -> float:
+        """Return the loss of ``model`` on the held-out data."""
         return mean_loss(model, self.held_out, self.own_loss, self.batch_size)
 
     def profile(self, sequences: int, patterns: Sequence[str]) -> Profile:
@@ -209,6 +210,8 @@ def as_input(tokens: Tensor) -> dict[str, Tensor]:
 
 
 def load_model(folder: Path) -> nn.Module:
+    """Load a model of transformers from its folder, in float32, as the class that its config
+    names."""
     import transformers
 
     if not (folder / 'config.json').is_file():
@@ -225,6 +228,7 @@ def load_model(folder: Path) -> nn.Module:
 
 
 def longest_sequence(tokens: Tensor) -> Tensor:
+    """Return the sequence with the most tokens, without its padding."""
     longest = tokens[(tokens != PADDING).sum(1).argmax()]
     return longest[longest != PADDING]
 
@@ -247,6 +251,8 @@ def _length(model: nn.Module, length: int | None) -> int:
 
 
 def _check_options(folder: Path, options: dict) -> None:
+    """Raise an error if the folder contains finished results, or an interrupted run with other
+    options."""
     if (folder / RESULTS).exists():
         raise ValueError(f"'out' must be a new folder (got {folder}, which contains results); "
                          f"choose another folder")

@@ -242,6 +242,7 @@ class TrainCLI(LightningCLI):
         return trainer
 
     def run(self) -> None:
+        """Run the command ``fit``, ``validate`` or ``test`` that was given to the constructor."""
         folder = Path(self.config.trainer.default_root_dir)
         if self.command == 'validate':
             self._check_tested(Path(self.config.ckpt_path), folder)
@@ -328,6 +329,7 @@ class TrainCLI(LightningCLI):
             read_summary(folder)  # its entries on the training will be kept
 
     def _best_path(self) -> str | None:
+        """Return the best checkpoint by ``select_on``, or ``None`` if nothing was evaluated."""
         path = self.best.best_model_path or None
         if path is None:
             rank_zero_warn(f"testing the last weights: 'select_on' {self.config.select_on!r} was "

@@ -46,6 +46,8 @@ Parts = tuple[float, float, float, float]
 
 
 def diffuser_s7(seed: int = 0) -> Picture:
+    r"""Draw the eigenvalue :math:`\tilde\lambda` after diffusion against :math:`\lambda` before
+    it."""
     rows = []
     matrices = _diffusions_of_cycle()
     for frequency in (2, 3, 4, 6):  # the last has lambda = 2
@@ -156,6 +158,8 @@ def diffuser_s8(seed: int = 0) -> Picture:
 
 
 def diffuser_s9(seed: int = 0) -> Picture:
+    """Draw spectra of Longformer, BigBird and Diffuser on 2,048 tokens, before and after
+    diffusion."""
     spectra = _spectra({
         'Longformer': SlidingWindow(256),
         'Longformer, 1 global': get('longformer', radius=256, num_global=1),
@@ -202,6 +206,8 @@ def diffuser_s9(seed: int = 0) -> Picture:
 
 
 def _spectra(patterns: dict[object, Pattern], seed: int) -> dict[object, np.ndarray]:
+    """Return the eigenvalues of each pattern's normalised Laplacian at 2,048 tokens, ascending,
+    float64 ``[2048]``."""
     solved = {}
     for pattern in tqdm(dict.fromkeys(patterns.values()), desc='spectra', unit='graph', delay=2,
                         leave=False, disable=None):
@@ -293,6 +299,7 @@ def diffuser_parts(window: int, num_global: int, num_random: int, length: int,
 
 
 def diffuser_s2(seed: int = 0) -> Picture:
+    """Draw Diffuser's local, global and random attention at 1,024 tokens, and their union."""
     length = 1024
     drawn, densities = {}, {}
     for settings in (_STATED, _FITTED):
@@ -327,6 +334,8 @@ def diffuser_s2(seed: int = 0) -> Picture:
 
 
 def diffuser_tables(seed: int = 0) -> Picture:
+    """Compute the densities of three models in Tables S.1 and S.8, and the averages of Table
+    S.6."""
     rows = [Row(f'Longformer, n = {n}, total [%]', printed,
                 _density(SlidingWindow(256).build(n)), _density(OverlappingBlocks(512).build(n)))
             for n, printed in _PRINTED_LONGFORMER.items()]
@@ -385,6 +394,8 @@ def _bigbird(n: int, seed: int) -> list[Parts]:
 
 
 def _mean_densities(settings: tuple[int, int, int], n: int, seed: int) -> tuple[Parts, float]:
+    """Return the mean densities of Diffuser's pattern over several draws, in per cent, and the
+    standard deviation of the total density."""
     if n >= _MODEL_LENGTH:
         return _densities(diffuser_parts(*settings, n, seed)), 0.
     draws = [_densities(diffuser_parts(*settings, n, seed + draw)) for draw in range(_DRAWS)]

@@ -149,6 +149,8 @@ def chosen(points: list[Point], count: int, seed: int) -> list[Point]:
 
 
 def measure(point: Point, backends: tuple[str, ...], rounds: int) -> dict:
+    """Return a row with the milliseconds of each backend at one point, their spread, and the peak
+    memory in MiB."""
     graph = STRUCTURES[point.structure][0](point.tokens, point.density)
     graph = graph.to(torch.get_default_device())
     shape, dtype = (graph.num_queries, point.heads, point.channels), getattr(torch, point.dtype)
@@ -175,6 +177,8 @@ def measure(point: Point, backends: tuple[str, ...], rounds: int) -> dict:
 
 
 def versions() -> dict[str, str]:
+    """Return the name of the machine, the number of threads and the versions of packages, because
+    times depend on them."""
     packages = {name: importlib.metadata.version(name) for name in ('torch', 'numba')}
     cpu = next((line.partition(': ')[2].strip() for line in
                 Path('/proc/cpuinfo').read_text().splitlines() if line.startswith('model name')),
@@ -185,6 +189,8 @@ def versions() -> dict[str, str]:
 
 
 def figure(rows: list[dict], backends: tuple[str, ...]) -> Figure:
+    """Draw the time of each backend divided by the time of 'auto', over density, with a panel for
+    each structure."""
     names = list(dict.fromkeys(row['structure'] for row in rows))
     drawn = Figure(figsize=(3 * len(names), 4), layout='constrained')
     panels = drawn.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]

@@ -70,6 +70,7 @@ def main(
 
 @torch.no_grad()
 def seconds_of_token(decode: Callable[[], object], tokens: int) -> float:
+    """Decode ``tokens`` tokens one by one, and return the median seconds per token."""
     timed = stopwatch()
     return statistics.median([timed(decode) for _ in range(tokens + 1)][1:])
 
@@ -95,6 +96,8 @@ def after_prompt(attention: Callable, cache: KeyValueCache, length: int,
 
 
 def shared_rows(processes: list[int], length: int, tokens: int) -> list[dict[str, object]]:
+    """Return a row for each case and number of processes that share a cache, with the median time
+    per token of the slowest process and the largest memory of the cache in a process."""
     rows = []
     for world in progress(processes, 'shared caches'):
         sizes = dict.fromkeys(PATTERNS, length)

@@ -52,6 +52,8 @@ def main(
 
 def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
             rounds: int) -> list[dict]:
+    """Time each implementation of diffusion along a graph with ``hops`` hops, and attention with
+    one hop."""
     forwards, inputs = cases(graph, hops, heads, channels)
     times = bench.times_of_passes(forwards, inputs, rounds)
     return [{'n': graph.num_queries, 'density': graph.density(), 'hops': hops, 'case': name,
@@ -65,6 +67,8 @@ def measure(graph: BipartiteGraph, hops: int, heads: int, channels: int,
 
 def cases(graph: BipartiteGraph, hops: int, heads: int,
           channels: int) -> tuple[dict[str, Callable[[], Tensor]], list[Tensor]]:
+    """Return the implementations of diffusion to compare, by name, and the tensors whose gradients
+    a training step computes."""
     torch.manual_seed(0)
     query, key, value = inputs = [torch.randn(graph.num_queries, heads, channels,
                                               requires_grad=True) for _ in range(3)]

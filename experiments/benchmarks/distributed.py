@@ -106,6 +106,7 @@ def combined(world: int, case: Case, times: Sequence[dict], memory: Sequence[dic
 
 def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
             sizes: dict[str, int], window: int) -> None:
+    """Measure each case in this process, and write the results to ``folder/rank.json``."""
     torch.set_num_threads(1)
     dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank,
                             world_size=world)
@@ -116,6 +117,8 @@ def measure(folder: Path, rank: int, world: int, measure_case: Measurement,
 
 
 def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
+    """Return the milliseconds of a training step, the least over several rounds, with overlap
+    (``'step ms'``) and without (``'plain ms'``)."""
     step = warm_step(case, n, window)
     seconds = {'step ms': [], 'plain ms': []}
     for _ in range(rounds):
@@ -129,6 +132,8 @@ def time_case(case: Case, n: int, window: int, rounds: int) -> dict:
 
 
 def weigh_case(case: Case, n: int, window: int) -> dict:
+    """Return the peak memory of a training step and the bytes that this process sends in it, as a
+    row in MiB."""
     bench.free_at_once()
     before = bench.held_bytes()
     step = warm_step(case, n, window)
@@ -153,6 +158,7 @@ def warm_step(case: Case, n: int, window: int) -> partial[int]:
 
 
 def train(layer: SequenceParallel, x: Tensor, ptr: Tensor) -> int:
+    """Run a training step of ``layer``, and return the number of edges of this process."""
     out, graph = layer(x, ptr, return_graph=True)
     out.sum().backward()
     return graph.num_edges

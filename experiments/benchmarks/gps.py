@@ -105,6 +105,7 @@ class Setting(NamedTuple):
 
 
 def measure(setting: Setting, layers: Sequence[str], rounds: int) -> list[dict]:
+    """Time a training step of the layers with the names ``layers``, and measure its peak memory."""
     data = setting.data()
     times = bench.interleave({name: partial(step, setting.model(name), *data) for name in layers},
                              rounds, seconds=60.)
@@ -122,5 +123,6 @@ def step(layers: nn.ModuleList, x: Tensor, edge_index: Tensor, batch: Tensor) ->
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
+    """Return the peak memory of a training step with the layer called ``name``, in bytes."""
     layers, data = setting.model(name), setting.data()
     return bench.peak_bytes(lambda: step(layers, *data), warm_up=1)

@@ -103,6 +103,8 @@ def main(
 
 def of_attention(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
                  rounds: int) -> list[dict]:
+    """Time attention along random edges, and return the rows of the benchmark ``attention`` with
+    two more columns."""
     graph = RandomKeys(degree).build(n, seed=0)
     left_out = {'PyG TransformerConv'}
     if n**2 > MAX_PAIRS:
@@ -141,6 +143,7 @@ def of_rows(n: int, degree: int, heads: int, channels: int, dtype: torch.dtype,
 
 def of_tiles(n: int, pattern: str, heads: int, channels: int, dtype: torch.dtype,
              rounds: int) -> list[dict]:
+    """Return a row with the times of attention along a pattern, of full attention and of others."""
     graph = parse(pattern).build(n, seed=0)
     forwards, inputs = attention.cases(graph, heads, channels, dtype)
 
@@ -175,6 +178,7 @@ def plan_anew(graph: BipartiteGraph, heads: int) -> None:
 
 def of_sweep(n: int, pattern: str, stages: int, registers: int, heads: int, channels: int,
              dtype: torch.dtype, rounds: int) -> list[dict]:
+    """Return a row with the time of attention by tiles with other constants of its kernels."""
     with (patch.object(attention_tiles, 'STAGES', stages),
           patch.object(attention_tiles, '_FEW_REGISTERS', registers)):
         row, = of_tiles(n, pattern, heads, channels, dtype, rounds)
@@ -200,6 +204,8 @@ def bytes_per_second(rounds: int) -> float:
 
 def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
               rounds: int) -> list[dict]:
+    """Return rows with the time of a training step of two layers: one that samples its graphs, and
+    one with full attention."""
     times = interleave(steps_of_layers(n, density, heads, channels, dtype), rounds)
     return [{'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
              'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}]
@@ -245,6 +251,8 @@ def of_profile(n: int, density: float, heads: int, channels: int,
 
 
 def of_sampling(n: int, density: float, rounds: int) -> list[dict]:
+    """Return a row with the time of each sampler for the graph of one head, and with the time of
+    the probabilities of its edges and their gradients."""
     model = block_model(n, density, CLUSTERS)
     factors = [x.detach().requires_grad_() for x in
                (model.query_factor, model.mixing, model.key_factor)]

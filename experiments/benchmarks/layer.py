@@ -132,6 +132,8 @@ def measure(setting: Setting, rounds: int, keep_freed_memory: bool) -> list[dict
 
 def times_of(setting: Setting, cases: tuple[str, ...], rounds: int,
              keep_freed_memory: bool) -> dict[str, dict[str, float]]:
+    """Return the median seconds of a training step and of inference of each layer, as ``{'train':
+    {case: seconds}, 'infer': {case: seconds}}``."""
     layers = {case: setting.layer(case) for case in cases}
     with keeping_freed_memory() if keep_freed_memory else nullcontext():
         return {run.__name__: bench.interleave({case: partial(run, *own)
@@ -151,6 +153,7 @@ def infer(layer: nn.Module, forward: Callable[[], Tensor]) -> None:
 
 
 def peak_of_training(setting: Setting, case: str) -> int:
+    """Return the peak memory of a training step of a layer with its graph, in bytes."""
     compiled = setting._replace(n=64, density=0.5).layer(case)
     train(*compiled)
     own = setting.layer(case)
@@ -169,6 +172,8 @@ def floor_bytes(setting: Setting, graph: BipartiteGraph | None) -> int:
 
 
 def draw(rows: list[dict], out: Path) -> None:
+    """Draw the time and memory of each layer over the requested densities, at the largest measured
+    length."""
     rows = [row for row in rows if row['density'] != 'initial']
     if not rows:
         print("no figure, because it requires a density other than 'initial'")
@@ -192,6 +197,8 @@ def draw(rows: list[dict], out: Path) -> None:
 
 
 def bring_to_density(source: BlockModelSource, density: float) -> None:
+    """Change the parameters of a block model so that the probability of each edge is
+    ``density``."""
     # All memberships become sqrt(density), which suffices because the mixing matrix sums to 1.
     with torch.no_grad():
         source.centroid.fill_(1.)
@@ -201,11 +208,14 @@ def bring_to_density(source: BlockModelSource, density: float) -> None:
 
 
 def projected(layer: GraphAttention, x: Tensor) -> list[Tensor]:
+    """Return the queries, keys and values of tokens, ``[num_tokens, heads, channels]``."""
     return [linear(x).unflatten(-1, (layer.heads, -1))
             for linear in (layer.lin_query, layer.lin_key, layer.lin_value)]
 
 
 def full_attention(layer: GraphAttention, x: Tensor) -> Tensor:
+    """Return the output of an attention layer if its attention is replaced by torch's dense
+    attention."""
     return layer.lin_out(bench.sdpa(*projected(layer, x)).flatten(1))
 
 

@@ -69,6 +69,8 @@ def main(
 
 
 def measure(n: int, rounds: int) -> list[dict]:
+    """Time a training step at ``n`` tokens with each kind of attention, and measure its peak
+    memory."""
     torch.manual_seed(0)
     x, ptr = torch.randn(n, CHANNELS, requires_grad=True), torch.tensor([0, n])
     heads = [torch.randn(n, HEADS, CHANNELS // HEADS, requires_grad=True) for _ in range(3)]
@@ -96,6 +98,8 @@ def measure(n: int, rounds: int) -> list[dict]:
 
 
 def encoder_layer(case: str) -> EncoderLayer:
+    """Return an encoder layer with post-norm and without dropout, with a kind of attention of
+    ``CASES``."""
     if case in NO_EDGES:
         layer = EncoderLayer(CHANNELS, HEADS, norm_first=False)
         layer.attention = AttentionWithoutEdges(NO_EDGES[case])
@@ -149,6 +153,8 @@ def backpropagate(out: Tensor, inputs: list[Tensor]) -> None:
 
 
 def peak_of_training(case: str, n: int) -> int:
+    """Return the peak memory of a training step with its graph, in bytes above the memory
+    before."""
     layer = encoder_layer(case)
     x = torch.randn(n, CHANNELS, requires_grad=True)
     compile_kernels(layer)
@@ -164,6 +170,7 @@ def compile_kernels(layer: EncoderLayer) -> None:
 
 
 def draw(rows: list[dict], out: Path) -> None:
+    """Draw the time and memory of each layer over the length of the sequence."""
     figure = bench.drawn_over(rows, 'n', {'s per step': 'seconds per step',
                                           'peak MiB': 'peak memory, MiB'}, CASES, NO_EDGES)
     for axes in figure.axes:

@@ -94,6 +94,8 @@ def benchmark(**quick: object) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _documented(text: str, signature: inspect.Signature) -> str:
+    """Return the docstring of a benchmark, ``text``, with a description of the common options that
+    its function has."""
     text = inspect.cleandoc(text)
     lines = [f'    {name}: {meaning}' for name, meaning in COMMON.items()
              if name in signature.parameters and f'\n    {name}: ' not in text]
@@ -102,6 +104,7 @@ def _documented(text: str, signature: inspect.Signature) -> str:
 
 @contextmanager
 def default_device(device: torch.device | None) -> Iterator[None]:
+    """Return a context in which ``device`` is torch's default device."""
     before = torch.get_default_device()
     _set_default_device(device)
     try:
@@ -124,6 +127,7 @@ def interleave(cases: dict[str, Callable[[], object]], rounds: int = 7,
 
 def all_times(cases: dict[str, Callable[[], object]], rounds: int = 7,
               seconds: float = 20.) -> dict[str, list[float]]:
+    """Return the seconds of each run of each case."""
     # The first run of each warms up and compiles. Then cases alternate, so that slow phases of the
     # machine affect all, each round in another order, because a case leaves the caches warm or cold
     # for the next. Slow cases have at least two rounds, fast ones up to a hundred times ``rounds``;
@@ -179,6 +183,7 @@ def _fits(name: str, run: Callable[[], object]) -> bool:
 
 
 def stopwatch() -> Callable[[Callable[[], object]], float]:
+    """Return a function that times a case in seconds on the default device."""
     seconds = _seconds_on_cpu if torch.get_default_device().type == 'cpu' else _seconds_on_gpu
 
     def timed(case: Callable[[], object]) -> float:
@@ -204,6 +209,7 @@ def _seconds_on_gpu(case: Callable[[], object]) -> float:
 
 
 def check_device(device: str) -> None:
+    """Raise an error unless torch has the device and this module can time it."""
     try:
         if torch.device(device).type not in ('cpu', 'cuda'):
             raise RuntimeError("it is neither 'cpu' nor 'cuda'")
@@ -224,6 +230,7 @@ def machine() -> str:
 
 
 def saved_bytes(forward: Callable[[], object]) -> int:
+    """Return the bytes that autograd saves in a forward pass."""
     storages = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -305,6 +312,8 @@ def peak_bytes(step: Callable[[], object], warm_up: int = 0) -> int:
 
 
 def held_bytes() -> int:
+    """Return the number of bytes that this process uses, or on a GPU the number of bytes of its
+    tensors."""
     return memory('VmRSS') if _counts_process() else torch.cuda.memory_allocated()
 
 
@@ -336,6 +345,7 @@ def free_at_once() -> None:
 
 
 def memory(name: Literal['VmRSS', 'VmHWM']) -> int:
+    """Return the current or the maximum number of bytes of this process, as Linux reports them."""
     for line in Path('/proc/self/status').read_text().splitlines():
         if line.startswith(f'{name}:'):
             return 1024 * int(line.split()[1])
@@ -362,6 +372,8 @@ def drawn_over(rows: list[dict], x: str, columns: dict[str, str], cases: Sequenc
 
 
 def plain(axes: Axes) -> None:
+    """Show plain numbers instead of powers of ten at the ticks of a figure's axes, and draw a
+    grid."""
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f'{number:,g}'))
     axes.yaxis.set_minor_formatter(NullFormatter())

@@ -93,6 +93,8 @@ def is_installed() -> bool:
 
 
 def project(edge_attr: Tensor, projection: Tensor) -> Tensor:
+    """Return the features of edges after projection to all channels, ``[num_edges, heads,
+    channels]``."""
     return torch.einsum('es,hcs->ehc', edge_attr, projection)
 
 

@@ -118,12 +118,16 @@ def step_anew(layer: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor
 
 
 def project(layer: nn.Module, x: Tensor) -> None:
+    """Run only the projections of ``layer``: compute queries, keys, values and the skip connection,
+    and the gradients of the weights."""
     linears = [layer.lin_query, layer.lin_key, layer.lin_value, layer.lin_skip]
     parameters = [parameter for linear in linears for parameter in linear.parameters()]
     torch.autograd.grad(sum(linear(x).sum() for linear in linears), parameters)
 
 
 def peak_of_step(setting: Setting, name: str) -> int:
+    """Return the peak memory of a training step of the layer called ``name``, in bytes, including
+    the sorted edges."""
     step(setting.layer(name), *setting._replace(nodes=50, edges=99).data())  # compiles
     layer, data = setting.layer(name), setting.data()
     return bench.peak_bytes(lambda: step(layer, *data), warm_up=1)

@@ -116,6 +116,7 @@ class DocumentBytes(ByteSource):
 
 
 def bytes_of(text: str, max_length: int) -> np.ndarray:
+    """Return the first ``max_length`` bytes of a text in UTF-8, uint8 ``[length]``."""
     return np.frombuffer(text.encode()[:max_length], np.uint8)
 
 
@@ -144,6 +145,7 @@ class AanPairs(ByteSource):
 
 
 def read_pairs(path: Path, max_length: int) -> Sequences:
+    """Read the pairs of one file. Each text is cut at ``max_length`` bytes."""
     texts, labels = [], []
     with readable(f'{path} cannot be read',
                   "'path' must be the folder of Long Range Arena's new_aan_pairs.train.tsv, "

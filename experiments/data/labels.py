@@ -12,6 +12,7 @@ FOLDS = 10  # a missing part gets one of these folds
 
 
 def given_parts(path: str, val: str | None, test: str | None) -> dict[str, Path]:
+    """Return the paths of the parts of a data set by name, without those that are ``None``."""
     return {part: Path(name) for part, name in zip(PARTS, (path, val, test)) if name is not None}
 
 
@@ -33,6 +34,7 @@ def class_names(labels: Iterable[str], given: Sequence[str] | None, where: str) 
 
 def class_numbers(labels: Sequence[str], classes: Sequence[str],
                   where: Callable[[int], str]) -> np.ndarray:
+    """Return the number of each example's class, int64 ``[num_examples]``."""
     number = {name: place for place, name in enumerate(classes)}
     for place, label in enumerate(labels):
         if label not in number:

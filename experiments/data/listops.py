@@ -232,6 +232,8 @@ def apply(operator, digits):
 
 
 def shares(trees: Sequences) -> dict[str, float]:
+    """Return the distributions of the lengths, depths, kinds of tokens and values of trees, as
+    fractions by name."""
     length = np.diff(trees.ptr)
     count = np.bincount(trees.tokens, minlength=len(SYMBOLS)) / len(trees.tokens)
     value = np.bincount(trees.label, minlength=10) / len(trees.label)
@@ -272,6 +274,7 @@ class ListOpsFiles(SequenceSource):
 
 
 def read_listops(path: Path, max_length: int) -> Sequences:
+    """Read the trees of one file, cut at ``max_length`` tokens."""
     trees, targets = [], []
     with readable(f'{path} cannot be read',
                   "'path' must be the folder of Long Range Arena's basic_train.tsv, basic_val.tsv "

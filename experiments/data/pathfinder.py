@@ -154,6 +154,7 @@ def _direction(angle: np.ndarray) -> np.ndarray:
 
 
 def draw_image(dashes: np.ndarray, discs: np.ndarray) -> np.ndarray:
+    """Draw the dashes and discs of an image, uint8 ``[SIDE, SIDE]``."""
     from PIL import Image
 
     small = Image.fromarray(draw_fine(dashes, discs)).resize((SIDE, SIDE), Image.Resampling.BOX)
@@ -161,6 +162,7 @@ def draw_image(dashes: np.ndarray, discs: np.ndarray) -> np.ndarray:
 
 
 def draw_fine(dashes: np.ndarray, discs: np.ndarray) -> np.ndarray:
+    """Draw an image ``FINER`` times as large."""
     from PIL import Image, ImageDraw
 
     picture = Image.new('L', (SIDE * FINER,) * 2)

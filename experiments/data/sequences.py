@@ -34,9 +34,11 @@ class Sequences(NamedTuple):
         return self.num_sequences // max(1, len(self.label))
 
     def sequence(self, number: int) -> np.ndarray:
+        """Return the tokens of the sequence with index ``number``, ``[length]``."""
         return self.tokens[self.ptr[number]:self.ptr[number + 1]]
 
     def take(self, examples: np.ndarray) -> Sequences:
+        """Return some of the examples, in the order of ``examples``."""
         width = self.sequences_per_example
         chosen = (width * np.asarray(examples)[:, None] + np.arange(width)).ravel()
         return Sequences.of((self.sequence(number) for number in chosen), self.label[examples])
@@ -49,12 +51,15 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Iterable[np.ndarray], label: Iterable[int]) -> Sequences:
+        """Return arrays of ids of one dtype, ``[length]`` each, as Sequences with labels."""
         sequences = [np.zeros(0, np.uint8), *sequences]
         ptr = np.cumsum([len(sequence) for sequence in sequences])
         return cls(np.concatenate(sequences), ptr, np.asarray(label, dtype=np.int64))
 
     @classmethod
     def of_equal_length(cls, tokens: np.ndarray, label: np.ndarray) -> Sequences:
+        """Return the rows of a matrix ``[num_sequences, length]`` as Sequences with the given
+        labels."""
         ptr = np.arange(len(tokens) + 1) * tokens.shape[1]
         return cls(tokens.reshape(-1), ptr, label.astype(np.int64))
 
@@ -125,6 +130,7 @@ def check_at_least(least: int, **sizes: int) -> None:
 
 
 def check_labels(label: np.ndarray, num_classes: int, where: str) -> None:
+    """Raise an error unless the labels are numbers of classes, from 0 to ``num_classes - 1``."""
     wrong = np.flatnonzero((label < 0) | (label >= num_classes))
     if len(wrong):
         raise ValueError(f"{where}: expected labels from 0 to {num_classes - 1} (got "
@@ -164,6 +170,7 @@ def read_labels(path: Path, num_examples: int) -> list[str]:
 
 
 def token_rows(path: Path) -> Iterator[tuple[str, tuple[np.ndarray]]]:
+    """Yield the index and the ids of each example in a file, integers ``[length]``."""
     tokens = read_tokens(path)
     return ((str(number), (check_ids(row, f'{path}, row {number}'),))
             for number, row in enumerate(tokens))

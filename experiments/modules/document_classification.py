@@ -54,6 +54,7 @@ class DocumentClassification(DevReport, Classification):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
+    """Return the metrics of a classifier with ``num_classes`` classes."""
     return MetricCollection({
         'accuracy': MulticlassAccuracy(num_classes, average='micro'),
         'micro_f1': MulticlassF1Score(num_classes, average='micro'),

@@ -151,6 +151,7 @@ class FineTuning(DevReport):
 
 
 def new_metrics(num_classes: int) -> MetricCollection:
+    """Return the metrics of a classifier with ``num_classes`` classes."""
     if not num_classes:
         with warnings.catch_warnings():
             # the metric warns that it keeps all scores, but these are few

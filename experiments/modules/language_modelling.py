@@ -89,6 +89,8 @@ class LanguageModelling(Training):
         return loss
 
     def _log_whole(self, stage: str) -> None:
+        """Log the metrics that are computed from means over a whole evaluation, such as the
+        perplexity."""
         measured = self.trainer.callback_metrics
         loss = measured[f'{stage}/mlm_loss']
         # A mean over the sums of batches would depend on the number of hidden tokens in each batch.

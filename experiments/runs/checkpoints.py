@@ -72,6 +72,8 @@ class DurableCheckpoints(TorchCheckpointIO):
         return read_checkpoint(Path(path))
 
     def _step(self, path: Path) -> int | None:
+        """Return the training step of a checkpoint file, or ``None`` if the file is damaged,
+        missing, or a link."""
         if path not in self._steps:
             try:
                 self._steps[path] = read_checkpoint(path)['global_step']
@@ -174,6 +176,7 @@ def newest_in(checkpoints: Path) -> Path | None:
 
 
 def what_is_kept(checkpoints: Path) -> str:
+    """Return a text that names the newest checkpoint in a folder, or says that there is none."""
     path = newest_in(checkpoints)
     return 'no checkpoint was written before' if path is None else f'{path} is kept'
 

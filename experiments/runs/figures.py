@@ -26,6 +26,7 @@ STYLES = '-', '--', ':', '-.'
 
 
 def report_figure(figure: Figure, name: str, out: Path) -> None:
+    """Write a figure to ``out/name.png``, and print its path."""
     write_whole(out / f'{name}.png', figure.savefig)
     print(f'drawn in {out / name}.png')
 
@@ -42,6 +43,7 @@ def _grid(count: int, per_row: int, width: float, height: float,
 
 
 def training_curves(history: list[dict[str, float]], tested: int) -> Figure:
+    """Plot all metrics by epoch, and mark the epoch ``tested``."""
     logged = dict.fromkeys(name for row in history for name in row)
     stages = {name.split('/')[0] for name in logged}
     detailed = 'val' if 'val' in stages else 'train'
@@ -191,6 +193,8 @@ def _received(graph: BipartiteGraph | PairMask, lengths: list[int]) -> Tensor:
 
 
 def mask_probabilities(probability: Tensor) -> Figure:
+    """Draw for each head the probability that a query attends to a key (SparseBERT, Fig. 2, 5,
+    6)."""
     heads = probability.detach().float().cpu().numpy()
     figure, panels = _grid(len(heads), MASKS_PER_ROW, 2.6 * MASKS_PER_ROW, 2.8, beside=0.4)
     for head, (axes, values) in enumerate(zip(panels, heads)):

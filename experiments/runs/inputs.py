@@ -11,6 +11,8 @@ NO_INPUTS = {'cache', 'class_path', 'classes', 'columns', 'label', 'task', 'patt
 
 
 def inputs_of(config: dict[str, Any]) -> dict[str, str]:
+    """Return the digests of all files and folders that the options of model and data name, by the
+    name of the option."""
     options = {**flat(config.get('model'), 'model'), **flat(config.get('data'), 'data')}
     return {name: digest(Path(value)) for name, value in options.items()
             if isinstance(value, str) and value and not NO_INPUTS & set(name.split('.'))

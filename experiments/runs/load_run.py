@@ -115,6 +115,8 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
 
 
 def _other_versions(folder: Path) -> str:
+    """Return a text in brackets that lists the packages whose versions differ between a run and
+    this installation."""
     try:
         saved = read_json(folder / 'summary.json')['versions']
         other = [f'{name} {saved.get(name)} instead of {version}'

@@ -73,6 +73,7 @@ def is_finished(folder: Path, config: str) -> bool:
 
 
 def check_inputs(before: dict[str, str], config: dict[str, Any], folder: Path) -> None:
+    """Raise an error if the input files of a run have changed since its training."""
     if (name := changed_input(before, config)) is not None:
         raise ValueError(f"the data of {name!r} must be unchanged since the training of the run in "
                          f"{folder}; restore the data, or choose another folder")
@@ -125,6 +126,7 @@ def identity_in(checkpoint: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+    """Return a text in brackets that describes the first option in which two runs differ."""
     for name in {**theirs, **ours}:
         if theirs.get(name) != ours.get(name):
             return (f" ({name.removeprefix('.')} is {theirs.get(name)!r} there and "

@@ -151,6 +151,8 @@ def _load(checkpoint: Path) -> tuple[MaskedLanguageModel, dict]:
 
 
 def _freeze_masks(encoder: Encoder, how: str, sparsity: float | None) -> int:
+    """Replace the learned masks of an encoder by fixed masks, in place, and return how many masks
+    were replaced."""
     # The generator is separate, so that the masks depend only on the seed of the run.
     generator = torch.Generator().manual_seed(torch.initial_seed())
     learned = [(parent, name, child) for parent in encoder.modules()

@@ -269,6 +269,8 @@ def epoch_line(row: dict[str, float], max_epochs: int | None, seconds: float) ->
 
 
 def _check_schedules(trainer: L.Trainer) -> None:
+    """Raise an error if a resumed learning-rate schedule is for another number of steps than the
+    training."""
     steps = trainer.estimated_stepping_batches
     for config in trainer.lr_scheduler_configs:
         if (total := getattr(config.scheduler, 'total_steps', steps)) != steps:

@@ -23,6 +23,7 @@ SCHEMA = {'inputs?': {str: str}, 'versions?': {str: METRIC + (str,)}, 'seeds?': 
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Write ``folder/summary.json``."""
     text = json.dumps(without_nan(summary), indent=2, allow_nan=False) + '\n'
     write_whole(folder / NAME, lambda path: path.write_text(text))
 

@@ -7,6 +7,7 @@ from graphattn.utils.files import csv_cell, write_whole
 
 
 def report(rows: list[dict], name: str, out: Path) -> None:
+    """Print the rows of a table, and write them to ``out/name.csv``."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(len(text) for text in texts) for texts in zip(columns, *cells)]

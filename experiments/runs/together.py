@@ -67,6 +67,8 @@ class EndTogether(Callback):
         self._kill()
 
     def _look_at_children(self) -> tuple[str, int] | None:
+        """Return a description of the first child process that failed and an exit status, or
+        ``None`` if all are running."""
         for rank, child in enumerate(self.children, start=1):
             if code := child.poll():
                 status = 128 - code if code < 0 else code

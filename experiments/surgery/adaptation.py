@@ -97,6 +97,7 @@ def _batch(count: int, settings: Adaptation, step: int) -> Tensor:
 
 
 def check_lora(rank: int) -> None:
+    """Raise an error if ``rank`` is not positive, or if the package peft is missing."""
     if rank < 1:
         raise ValueError(f"'lora' must be positive (got {rank})")
     if find_spec('peft') is None:

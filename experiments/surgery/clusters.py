@@ -33,6 +33,7 @@ def with_clusters(model: nn.Module, chosen: Fit, profile: Profile,
 
 def _loss_of_head(model: nn.Module, profile: Profile, row: int, along: Pattern | HeadClusters,
                   loss: Callable[[nn.Module], float]) -> float:
+    """Return the loss of the model if only the head with index ``row`` attends along ``along``."""
     layer = profile.layers[profile.layer[row]]
     with attached(model, along, layers=[layer], heads=[int(profile.head[row])]):
         return loss(model)

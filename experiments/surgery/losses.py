@@ -34,6 +34,8 @@ def next_token_loss(model: nn.Module, tokens: Tensor, seed: int = 0) -> Tensor:
 
 
 def masked_loss(model: nn.Module, tokens: Tensor, seed: int, mask_token: int) -> Tensor:
+    """Mask 15 % of the tokens at random, by ``seed``, and return the mean cross-entropy of the
+    masked tokens."""
     masked, targets = mask_tokens(tokens, seed, mask_token)
     return _cross_entropy(logits_of(model, masked), targets)
 
@@ -46,10 +48,14 @@ def mask_tokens(tokens: Tensor, seed: int, mask_token: int) -> tuple[Tensor, Ten
 
 
 def trimmed(tokens: Tensor) -> Tensor:
+    """Return a batch of tokens ``[batch, length]`` without the last columns if they contain only
+    padding."""
     return tokens[:, :int((tokens != PADDING).any(0).nonzero().max()) + 1]
 
 
 def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Return the logits of a model of transformers for ``tokens``, ids ``[batch, length]`` with -1
+    for padding."""
     options = {'use_cache': False} if getattr(model.config, 'use_cache', None) else {}
     is_token = tokens != PADDING
     if not is_token.all():

@@ -55,6 +55,8 @@ class Digits(L.LightningDataModule):
         return self._in_order(self.test)
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
+        """Yield batches of ``size`` unlabelled images with their row numbers, from a NumPy array
+        whose rows are 64 grey levels."""
         return unlabelled_batches(_images(path), size)
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:

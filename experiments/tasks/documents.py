@@ -92,6 +92,8 @@ class Documents(TokenizedTask):
 
     def unlabelled(self, path: Path, size: int
                    ) -> Iterator[tuple[list[str], TokenBatch, list[tuple[str, ...]]]]:
+        """Yield batches of ``size`` unlabelled texts of a table with their line numbers and texts,
+        in the order of the table."""
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
         while some := list(islice(rows, size)):
             encoded = EncodedDocuments([Document(row.texts, NO_LABEL) for row in some], tokenizer,

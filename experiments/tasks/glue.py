@@ -90,6 +90,8 @@ class Glue(L.LightningDataModule):
                                sampler=ShuffledEpochs(train, self.batch_size, self.trainer))
 
     def val_dataloader(self) -> list[DataLoader]:
+        """Return a loader for each development set. Each loader yields every example exactly once
+        over all processes."""
         return [DataLoader(self.sets[name], 2 * self.batch_size, collate_fn=collate,
                            sampler=each_once(self.sets[name], self.trainer))
                 for name in TASKS[self.task].dev]
@@ -98,6 +100,8 @@ class Glue(L.LightningDataModule):
         return self.val_dataloader()
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TextBatch]]:
+        """Yield batches of ``size`` rows of a test set with the numbers of the rows. The file is as
+        GLUE distributes it."""
         rows = read_test_rows(path, TASKS[self.task])
         bar = tqdm(desc=path.stem, unit=' rows', disable=None)
         while some := list(islice(rows, size)):
@@ -117,6 +121,8 @@ class Examples(EncodedDocuments):
 
 
 def collate(examples: list[tuple[Tensor, Tensor, Tensor]]) -> TextBatch:
+    """Return a batch of examples as concatenated sequences. No tokens are selected for
+    prediction."""
     tokens, first, label = zip(*examples)
     segments = [(torch.arange(len(ids)) >= length).long() for ids, length in zip(tokens, first)]
     ptr = torch.tensor([0, *(len(ids) for ids in tokens)]).cumsum(0)

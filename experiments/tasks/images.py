@@ -48,6 +48,8 @@ class Images(LongRange):
                              f"{type(self.source).__name__})")
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
+        """Draw test images, and the same number of images that are sampled from the model. Return
+        the figure by name."""
         if not self.num_samples:
             return {}
         length, num_tokens = int(np.prod(self.data.shape)), self.data.num_tokens

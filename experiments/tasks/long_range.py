@@ -96,6 +96,8 @@ class LongRange(StreamedTask):
         return collate(self.data.parts[part].take(np.array(numbers)), self._cls_token)
 
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
+        """Yield batches of ``size`` unlabelled examples of a file with their names, in the order of
+        the file."""
         rows = ((name, [ids[:self.max_length - self.cls] for ids in sequences])
                 for name, sequences in self.source.unlabelled(path))
         return unlabelled_batches(rows, size, self._cls_token)
@@ -117,6 +119,8 @@ class LongRange(StreamedTask):
 
 
 def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:
+    """Return some sequences as a batch. If ``cls_token`` is given, it is put before each
+    sequence."""
     tokens, ptr = some.tokens.astype(np.int64), some.ptr
     if cls_token is not None:
         tokens = np.insert(tokens, ptr[:-1], cls_token)
@@ -126,6 +130,7 @@ def collate(some: Sequences, cls_token: int | None = None) -> TokenBatch:
 
 def unlabelled_batches(rows: Iterator[tuple[str, Iterable[np.ndarray]]], size: int,
                        cls_token: int | None = None) -> Iterator[tuple[list[str], TokenBatch]]:
+    """Yield batches of ``size`` unlabelled examples, with their names."""
     while some := list(islice(rows, size)):
         names, examples = zip(*some)
         yield list(names), collate(Sequences.of(chain.from_iterable(examples),

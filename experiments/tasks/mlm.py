@@ -131,6 +131,8 @@ class MaskedLanguage(TokenizedTask):
                              pin_memory=self.trainer.strategy.root_device.type == 'cuda')
 
     def figures(self, model: nn.Module) -> dict[str, Figure]:
+        """Draw the learned masks of a model (SparseBERT, Fig. 5 and 6), and return the figure by
+        name. Without learned masks, there is no figure."""
         sources = [module for module in model.modules() if isinstance(module, LearnedMaskSource)]
         names = ['masks'] if len(sources) == 1 else [f'masks{i}' for i in range(len(sources))]
         return {name: mask_probabilities(source.probability())

@@ -49,6 +49,8 @@ class OwnSequences(LongRange):
         return data
 
     def fill_options(self, options: Namespace) -> None:
+        """Write values into the options of a run: the classes of the files, and the sizes that the
+        model needs."""
         data = self.read()
         self.classes = list(data.classes)
         options['data.init_args.classes'] = self.classes

@@ -34,6 +34,8 @@ class Text(Documents):
         self.classes = classes
 
     def fill_options(self, options: Namespace) -> None:
+        """Write values into the options of a run: the classes of the table, and the sizes that the
+        model needs."""
         self.classes = list(self.collection.classes)
         options['data.init_args.classes'] = self.classes
         num_tokens = self.vocab_size

@@ -70,6 +70,8 @@ class TwoHop(Synthetic):
 
 
 def two_edges_away(graph: BipartiteGraph) -> Tensor:
+    """Return whether each key is exactly two edges away from each query, bool
+    ``[num_queries, num_keys]``."""
     is_key = graph.to_mask()
     in_two = is_key.float() @ is_key.float() > 0
     return in_two & ~is_key & ~torch.eye(graph.num_queries, dtype=torch.bool)

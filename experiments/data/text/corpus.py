@@ -46,6 +46,7 @@ def read_documents(path: str | Path) -> Iterator[Document]:
 
 
 def text_files(path: Path) -> list[Path]:
+    """Return ``path`` if it is a text file, or all text files in the folder ``path``."""
     files, left_out = listed(path, ('.txt',)) if path.is_dir() else ([path], {})
     if not files or not all(file.is_file() for file in files):
         raise ValueError(f"'corpus' must be a text file, a folder of *.txt files, or a data set "
@@ -154,12 +155,15 @@ def installed_documents() -> Iterator[tuple[str, Document]]:
 
 
 def installed_docstrings() -> Iterator[tuple[str, Document]]:
+    """Yield the package and the sentences of every single docstring."""
     for package, texts in _installed_texts():
         for text in texts:
             yield package, english_sentences(text)
 
 
 def _installed_texts() -> Iterator[tuple[str, Iterator[str]]]:
+    """Yield the package of every installed module with the module's docstrings, and of every
+    licence with its text."""
     paths = sysconfig.get_paths()
     roots = dict.fromkeys(Path(paths[name]) for name in ('stdlib', 'purelib', 'platlib'))
     files = [(root, file) for root in roots for file in sorted(root.rglob('*'))
@@ -195,6 +199,7 @@ def docstrings(path: Path) -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a module and the classes and functions in its syntax tree, in the order of the file."""
     yield node
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

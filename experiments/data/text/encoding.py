@@ -160,6 +160,7 @@ def _write_parts(path: Path, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def _encode(documents: Sequence[Document], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
+    """Yield the ids of each sentence of each document."""
     # sentences after the first begin with a blank, because byte tokenizers distinguish that
     sentences = [f' {sentence}' if place else sentence
                  for document in documents for place, sentence in enumerate(document)]

@@ -44,6 +44,7 @@ TASKS = {
 
 
 def read_rows(path: Path, task: GlueTask) -> Iterator[Document]:
+    """Yield the rows of a file of a GLUE task."""
     used = (*task.text, task.label)
     columns, lines = _opened(path, used, task.columns)
     num_rows = num_broken = 0
@@ -87,6 +88,7 @@ def read_test_rows(path: Path, task: GlueTask) -> Iterator[tuple[str, tuple[str,
 
 def _opened(path: Path, needed: tuple[str, ...],
             columns: tuple[str, ...] = ()) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Return the columns of a file, and the number and the entries of each line after them."""
     lines = _lines(path)
     names = list(columns) or next(lines, (0, []))[1]
     if not names:

@@ -164,6 +164,7 @@ class TriviaQa(QuestionSource):
 
 def read_parts(files: Any, read: Callable[[str], Sequence[NamedTuple]],
                learn: Callable[[str], Sequence[NamedTuple]] | None = None) -> dict[str, list]:
+    """Return the training, development and test examples of a data set by the name of the part."""
     parts = {'train': list((learn or read)(files.train)), 'dev': list(read(files.dev))}
     parts['test'] = list(read(files.test)) if files.test else parts['dev']
     for path, questions in zip((files.train, files.dev, files.test), parts.values()):
@@ -206,6 +207,8 @@ def _trainable(path: str, questions: Iterable[Question]) -> list[Question]:
 
 
 def _names(answer: dict) -> tuple[list[str], tuple[str, ...]]:
+    """Return the names of an answer that may occur in a text, and the accepted answers in normal
+    form."""
     human = answer.get('HumanAnswers', [])
     names = dict.fromkeys([answer['Value'], *answer['Aliases'], *human])
     return [name for name in names if name.strip()], (

@@ -77,6 +77,7 @@ def row(texts: Pretrainings, attention: str, before: dict[int, Path]) -> dict:
 
 
 def density(attention: str, length: int, run: Path) -> float:
+    """Return the density of a pattern at a length, or of the graphs that a run has sampled."""
     if attention == FULL:
         return 100.
     if attention in PATTERNS:

@@ -27,6 +27,7 @@ def main(study: DensityStudy) -> Table:
 
 
 def layer_rows(density: Tensor) -> list[dict]:
+    """Return a row for each layer and head, of densities ``[layers, heads, num_inputs]``."""
     rows = []
     for layer, of_heads in enumerate(100 * density):
         named = {ALL_HEADS: of_heads.mean(dim=0)} | {

@@ -111,6 +111,7 @@ def _averages(rows: list[dict]) -> list[dict]:
 
 
 def token_counts_accuracy(data: SequenceData) -> float:
+    """Return the accuracy of a logistic regression on symbol counts of the training part."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
