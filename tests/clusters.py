@@ -1,7 +1,5 @@
 """Random clusters of heads, and the dense definition of their edges."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

@@ -1,7 +1,5 @@
 """Work in processes forked from the test's own: what it has imported they need not import."""
 
-from __future__ import annotations
-
 import gc
 import os
 import socket

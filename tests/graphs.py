@@ -1,7 +1,5 @@
 """The graphs on which every kernel and every layer is tested: small, fixed, and awkward."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Work that libraries repeat and no test needs."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Small modules of every kind, with inputs to train them by."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Few cells of a product of parameters that hold every pair of their values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import combinations, product
 

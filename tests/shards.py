@@ -1,7 +1,5 @@
 """Shards whose processes are threads, and what their graphs must be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

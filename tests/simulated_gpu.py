@@ -5,8 +5,6 @@ operators of this library run as they are registered for CUDA, their kernels int
 makes the process wait for a GPU is counted, in forward and backward passes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -41,7 +39,7 @@ class SimulatedTensor(Tensor):
     on_cpu: Tensor
 
     @staticmethod
-    def __new__(cls, on_cpu: Tensor) -> SimulatedTensor:
+    def __new__(cls, on_cpu: Tensor) -> 'SimulatedTensor':
         with torch.inference_mode(False):  # which would refuse views of what was made outside
             tensor = Tensor._make_wrapper_subclass(
                 cls, on_cpu.size(), strides=on_cpu.stride(), dtype=on_cpu.dtype, device=_META,
@@ -76,7 +74,7 @@ class SimulatedGenerator(torch.Generator, metaclass=_OfEither):
 
     device = None  # which the instance has
 
-    def __new__(cls, device: torch.device | str = 'cpu') -> SimulatedGenerator:
+    def __new__(cls, device: torch.device | str = 'cpu') -> 'SimulatedGenerator':
         generator = super().__new__(cls)
         generator.device = torch.device(device)
         return generator

@@ -1,7 +1,5 @@
 """Edges of patterns in PyG's data: what was there stays, what is added is told apart."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

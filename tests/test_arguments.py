@@ -1,8 +1,6 @@
 """Wrong arguments of everything public: a TypeError or a ValueError that names the parameter.
 Parameters are read from signatures, so that what is exported is covered."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import math

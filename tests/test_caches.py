@@ -1,7 +1,5 @@
 """A change of any input alone changes an answer that is cached."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Calls that cannot work end in errors that name the argument, or what to call instead."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

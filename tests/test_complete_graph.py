@@ -1,7 +1,5 @@
 """Graphs of all pairs whose keys are not listed."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """Tokens that come one after the other give what the whole sequence gives."""
 
-from __future__ import annotations
-
 import copy
 import math
 

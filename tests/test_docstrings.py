@@ -1,7 +1,5 @@
 """Documentation has one place: pages of public names. Of all other names, a sentence or none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from docs.counts import docstring_counts

@@ -3,8 +3,6 @@
 ``python -m tests.families`` tries every model; these are some of each kind. ``--question`` packing
 and weights ask whether packed sequences, and weights that a model returns, are equal too."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Graphs segment by segment, and in the sparse formats of other libraries."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention

@@ -1,8 +1,6 @@
 """edge_probability, pair_attention, and what edge_attention refuses; its meaning is tested in
 kernels/."""
 
-from __future__ import annotations
-
 import copy
 import math
 import sys

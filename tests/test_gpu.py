@@ -1,7 +1,5 @@
 """On a GPU nothing mixes devices, and who waits for it has a reason: see simulated_gpu.py."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest
@@ -20,11 +18,7 @@ from graphattn.functional import (
 )
 from graphattn.graphs.cache import GRAPHS as GRAPHS_KEPT
 from graphattn.graphs.segments import sum_segments
-from graphattn.layers import (
-    GraphAttention,
-    GraphTransformerConv,
-    graph_transformer_conv,
-)
+from graphattn.layers import GraphAttention, GraphTransformerConv, graph_transformer_conv
 from graphattn.ops.attention import sdpa
 from graphattn.patterns import Causal, Full, SlidingWindow
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg

@@ -1,7 +1,5 @@
 """Training on a GPU has the numbers of training on a CPU, and who waits for it has a reason."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """BipartiteGraph: orientation, conversions, set algebra, segments, and what it refuses."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import math

@@ -1,8 +1,6 @@
 """BipartiteGraph as a value: copies of every kind serve as the original does, and so do graphs that
 were made in inference mode; files that were tampered with do not."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os

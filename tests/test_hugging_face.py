@@ -1,7 +1,5 @@
 """Hugging Face's models along graphs give what they give under the equivalent dense mask."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import warnings

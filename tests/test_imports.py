@@ -1,7 +1,5 @@
 """Imports between parts, imports at all, and the public page of every package."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

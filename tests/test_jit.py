@@ -1,8 +1,6 @@
 """Compiled loops: every change of their sources is noticed, and only a missing compiler is a reason
 to go on without them."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os

@@ -1,7 +1,5 @@
 """Pairs that share a value, and masks of such values for a sequence."""
 
-from __future__ import annotations
-
 import math
 import weakref
 

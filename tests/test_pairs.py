@@ -1,14 +1,10 @@
 """Edges as numbers, and the order by key."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 import graphattn.graphs.pairs
-from graphattn.graphs.pairs import (
-    csc_of_rows,
-)
+from graphattn.graphs.pairs import csc_of_rows
 from tests.graphs import GRAPHS
 
 

@@ -1,7 +1,5 @@
 """Attention gives the same numbers wherever the keys and values of its edges come from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Graphs of points, beside all distances."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Graphs to and from PyG's Data, HeteroData and batches of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch_geometric.data import Batch, Data, HeteroData

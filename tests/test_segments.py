@@ -1,7 +1,5 @@
 """Segments: which queries and keys belong together."""
 
-from __future__ import annotations
-
 from itertools import accumulate, pairwise
 
 import pytest

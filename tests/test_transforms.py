@@ -1,7 +1,5 @@
 """Transforms, beside PyG's, of graphs and of batches."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import networkx as nx

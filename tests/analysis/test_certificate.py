@@ -1,7 +1,5 @@
 """Certificates: reach by matrix powers, measures by dense linear algebra, and refusals."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Communication: rows by brute force, bytes of real processes, and closed forms of the times."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

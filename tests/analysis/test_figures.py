@@ -1,7 +1,5 @@
 """The figures' numbers against what the papers print, and against counts of their own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

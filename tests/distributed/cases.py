@@ -1,7 +1,5 @@
 """Cases that every process of a group runs beside one process, and cases that it must refuse."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

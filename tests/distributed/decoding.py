@@ -1,8 +1,6 @@
 """Cases of decoding: several processes share a cache, and compute what one computes from whole
 sequences."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """A process of several that is killed, stops or falls behind, and what the others say."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,8 +1,6 @@
 """Attention that computes while keys are on their way, beside attention that waits for them, and
 beside one process that has all keys."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Training that is continued by another number of processes, from divided parameters."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several processes compute what one does, refuse together, and end together."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Ranges of tokens with equal numbers of edges, and the messages of a step."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

@@ -1,7 +1,5 @@
 """Three steps by Lightning's strategies, beside those of one process."""
 
-from __future__ import annotations
-
 import os
 
 import lightning

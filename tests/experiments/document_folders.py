@@ -1,7 +1,5 @@
 """A collection of documents on disk, in aclImdb's layout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

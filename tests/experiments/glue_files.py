@@ -1,7 +1,5 @@
 """Files in the formats of GLUE's eight tasks, and a small pre-trained model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

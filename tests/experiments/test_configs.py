@@ -4,8 +4,6 @@ What is wide or deep is made small. Attention, hops, lengths, pooling and dropou
 for they decide whether a step can be taken at all. No data set is read but scikit-learn's digits.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

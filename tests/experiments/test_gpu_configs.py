@@ -1,7 +1,5 @@
 """Modules take their steps on a GPU: who waits for it has a reason."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Attach every model of transformers, and write down what comes of it."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import sys

@@ -1,7 +1,5 @@
 """Answers of a model, and how two answers differ where they may not."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

@@ -1,7 +1,5 @@
 """Results of attaching a model to all edges."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import signal

@@ -1,7 +1,5 @@
 """Inputs of a model: tokens, images, sounds, with and without padding."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The models of transformers, each as small as it can be built."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import itertools

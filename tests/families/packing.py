@@ -1,7 +1,5 @@
 """Sequences that are packed into the rows of a batch, and the same sequences alone."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 

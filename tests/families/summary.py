@@ -1,7 +1,5 @@
 """Results of all models, as a table of families."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Attention weights that a model returns, before and after it is attached to all edges."""
 
-from __future__ import annotations
-
 import warnings
 
 import torch

@@ -1,7 +1,5 @@
 """Fuzzes for a while: round after round of new cases, until one fails or the time is over."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

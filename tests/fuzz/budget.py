@@ -1,7 +1,5 @@
 """Numbers of cases that tests generate."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

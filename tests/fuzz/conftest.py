@@ -1,8 +1,6 @@
 """Tests of generated cases are slow. How many cases a run had, and the one command that runs a
 failing one again."""
 
-from __future__ import annotations
-
 import re
 from functools import wraps
 from pathlib import Path

@@ -4,8 +4,6 @@ Nothing of the library is used, nor of automatic differentiation, so that a faul
 is found as well. Heads come first: ``[heads, nodes, channels]``.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ whole. torch fills memory with NaN before it is used, and each operation has two
 turns, so that what an earlier call has left in memory is a wrong result.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Strategies of hypothesis: the structure of a case, and a seed from which its values are drawn."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -151,7 +149,7 @@ class AttentionCase:
     def scale(self) -> float | None:
         return 0.25 if self.exact else None
 
-    def within(self, backend: Backend) -> AttentionCase:
+    def within(self, backend: Backend) -> 'AttentionCase':
         """Without what a backend says that it does not take."""
         case = self if backend.takes_gate else replace(self, gate=False)
         return case if backend.returns_weights else replace(case, wants_weights=False)

@@ -1,7 +1,5 @@
 """Command lines that nobody meant: each ends in a result, or in one line and status 2."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

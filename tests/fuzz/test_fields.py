@@ -1,8 +1,6 @@
 """Each field of each file of ours: with another type or range, missing, and beside an unknown one.
 A reader refuses it by the name of the file, without the memory or time that a number asks for."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """Graphs as values against plain sets of pairs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

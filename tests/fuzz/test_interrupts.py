@@ -1,7 +1,5 @@
 """Signals at random moments: none is swallowed, and none leaves a result unwritten."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ Stability of Numerical Algorithms, Sec. 3.1); its magnitude is what the same for
 absolute numbers. So bounds follow from the dtype and the sizes of the sums of every single case.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Damaged and hostile files: every reader gives a result, or an error that names the file."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

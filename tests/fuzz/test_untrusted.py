@@ -1,7 +1,5 @@
 """Whatever is read is either what it says or refused by name: nothing dies of it."""
 
-from __future__ import annotations
-
 import networkx as nx
 import numpy as np
 import pytest

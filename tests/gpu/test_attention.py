@@ -1,7 +1,5 @@
 """Examine the kernels of Triton, and the other backends, on a real GPU by the public function."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

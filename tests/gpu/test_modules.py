@@ -1,7 +1,5 @@
 """Train modules of every kind on a real GPU, and compare them with the CPU."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Draw on a real GPU, and compare what is drawn with the distributions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

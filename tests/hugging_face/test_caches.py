@@ -1,7 +1,5 @@
 """Decoding by every cache of transformers gives what the whole sequence gives."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

@@ -1,21 +1,12 @@
 """What is said of an attached model is what runs: a model that was changed after attach says so."""
 
-from __future__ import annotations
-
 import copy
 import io
 
 import pytest
 import torch
 
-from graphattn.hugging_face import (
-    attach,
-    attached,
-    attachment,
-    detach,
-    profile,
-    save_attached,
-)
+from graphattn.hugging_face import attach, attached, attachment, detach, profile, save_attached
 from tests.test_hugging_face import PATTERN, SIZES, TOKENS, new_model
 
 transformers = pytest.importorskip('transformers')

@@ -1,7 +1,5 @@
 """Clusters of each head are found on some inputs, measured on others, and saved with a model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,8 +1,6 @@
 """Compiled models along patterns: no graph break where tokens are all that a model is given, and
 the eager values everywhere."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers

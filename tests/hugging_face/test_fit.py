@@ -1,7 +1,5 @@
 """A fit has as little error as any choice of patterns within its budget."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from functools import cache
@@ -10,14 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphattn.hugging_face import (
-    attached,
-    fit,
-    fit_to_loss,
-    fitting,
-    head_costs,
-    profile,
-)
+from graphattn.hugging_face import attached, fit, fit_to_loss, fitting, head_costs, profile
 from graphattn.patterns import parse
 from tests.hugging_face.test_profile import new_model
 from tests.test_hugging_face import TOKENS

@@ -1,7 +1,5 @@
 """Latent attention as wide as DeepSeek's: 576 channels of queries and keys, 512 of values."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

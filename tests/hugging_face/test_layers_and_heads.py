@@ -1,7 +1,5 @@
 """Layers and heads are attached and detached one by one, for good or inside a block."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """Sequences that are packed into one row give what they give alone."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

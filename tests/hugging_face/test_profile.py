@@ -1,7 +1,5 @@
 """A profile is what the weights of attention say, without forming them."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

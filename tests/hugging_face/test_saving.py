@@ -1,7 +1,5 @@
 """An attached model is saved in one call and loaded in one, or refused in one line."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -11,12 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphattn.hugging_face import (
-    attach,
-    attachment,
-    load_attached,
-    save_attached,
-)
+from graphattn.hugging_face import attach, attachment, load_attached, save_attached
 from graphattn.hugging_face.saving import GRAPHS, MANIFEST
 from graphattn.patterns import GlobalTokens, RandomKeys, SlidingWindow
 from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource

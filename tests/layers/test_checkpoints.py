@@ -1,7 +1,5 @@
 """Checkpoints recompute what was computed, however it is handed over."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Contract of every layer and model: copies, compiled code, any order of calls."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +15,7 @@ from torch_geometric.explain import AttentionExplainer, Explainer
 
 from graphattn import BipartiteGraph
 from graphattn.layers import EdgeAttention, EncoderLayer, GraphAttention
-from graphattn.models import (
-    Encoder,
-    MaskedLanguageModel,
-    TokenClassifier,
-)
+from graphattn.models import Encoder, MaskedLanguageModel, TokenClassifier
 from graphattn.patterns import RandomKeys, SlidingWindow
 from graphattn.sources import (
     BlockModelSource,

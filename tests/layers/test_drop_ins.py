@@ -1,8 +1,6 @@
 """A layer in place of another library's has its arguments, defaults, attributes, repr and weights;
 and passes what that library tests its own layer by."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

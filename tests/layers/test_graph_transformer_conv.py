@@ -1,7 +1,5 @@
 """GraphTransformerConv is PyG's TransformerConv, whatever it is built with and given."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec

@@ -1,8 +1,6 @@
 """Tensors that callers hold, or that their hooks have seen, stay what they are; and a checkpoint
 runs what it holds twice, and no more often."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Queries that are not the keys."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """torch's attention modules along graphs give what torch gives under the equivalent mask."""
 
-from __future__ import annotations
-
 import copy
 import math
 

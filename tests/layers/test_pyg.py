@@ -1,7 +1,5 @@
 """Contract of the layers with the interface of PyG: hooks, subclasses, and PyG's own tools."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable
@@ -14,20 +12,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import (
-    MessagePassing,
-    TransformerConv,
-    to_hetero,
-)
+from torch_geometric.nn import MessagePassing, TransformerConv, to_hetero
 from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 from graphattn import BipartiteGraph
-from graphattn.layers import (
-    EdgeAttention,
-    GraphGPSConv,
-    GraphTransformerConv,
-    MultiheadAttention,
-)
+from graphattn.layers import EdgeAttention, GraphGPSConv, GraphTransformerConv, MultiheadAttention
 from graphattn.patterns import Full
 from graphattn.sources import PatternSource
 from tests.graphs import GRAPHS

@@ -1,7 +1,5 @@
 """Every model reads its sequences from PyG's data."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A graph transformer over PyG batches."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """Backends, threads and random numbers of tests of operators."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Random numbers for operators, and their gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

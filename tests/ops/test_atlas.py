@@ -1,7 +1,5 @@
 """The choice of backend='auto' is nearly the fastest at every measured point of every machine."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The contract of every backend: what ``'reference'`` means, on every graph of the table."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from pathlib import Path

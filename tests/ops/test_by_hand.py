@@ -3,8 +3,6 @@
 Query 0 attends to keys 0 and 1, query 1 to keys 1 and 2.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Contract of every backend beside its values, and what torch may do to it."""
 
-from __future__ import annotations
-
 import math
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Attention diffusion: its meaning, one for all kernels, and what the compiled one promises."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from functools import partial

@@ -1,7 +1,5 @@
 """Features on edges in every backend, and fewer heads of keys than of queries."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

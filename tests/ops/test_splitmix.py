@@ -1,7 +1,5 @@
 """SplitMix64: what is written for each compiler gives the bits of the definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

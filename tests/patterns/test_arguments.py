@@ -1,7 +1,5 @@
 """Arguments that a pattern refuses, and how it says so."""
 
-from __future__ import annotations
-
 import base64
 import zlib
 

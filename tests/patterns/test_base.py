@@ -1,7 +1,5 @@
 """Lengths, seeds, operators and reprs that all patterns inherit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """One suite over every pattern. A new pattern needs a line in CASES, and the first test asks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass

@@ -1,7 +1,5 @@
 """Every pattern is built on the device that is asked for, which is waited for a few times."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Lists of edges: their text, and how they print. What they build is in the contract."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

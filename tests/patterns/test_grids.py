@@ -1,7 +1,5 @@
 """Windows over grids beside what their papers' own code computes."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

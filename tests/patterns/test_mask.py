@@ -1,7 +1,5 @@
 """Files of masks. What a mask builds is in the contract."""
 
-from __future__ import annotations
-
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The published patterns, by name, against the figures that their papers print."""
 
-from __future__ import annotations
-
 from statistics import mean
 
 import numpy as np

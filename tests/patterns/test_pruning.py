@@ -1,17 +1,9 @@
 """Pruning takes exactly the smallest entries, and exactly so many (SparseBERT, Sec. 3)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
-from graphattn.patterns import (
-    LogSparse,
-    prune,
-    prune_at_random,
-    randomly_dropped,
-    without_diagonal,
-)
+from graphattn.patterns import LogSparse, prune, prune_at_random, randomly_dropped, without_diagonal
 
 SPARSITIES = [0, 0.1, 0.2, 0.35, 0.5, 0.8, 0.95, 1]
 

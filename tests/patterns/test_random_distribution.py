@@ -1,7 +1,5 @@
 """The random patterns draw what they promise: exact counts, and no pair before another."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -9,13 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from graphattn.patterns import (
-    GlobalTokens,
-    RandomBlocks,
-    RandomKeys,
-    RandomPairs,
-    RandomRegular,
-)
+from graphattn.patterns import GlobalTokens, RandomBlocks, RandomKeys, RandomPairs, RandomRegular
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,5 @@
 """Clusters by content have the edges of their dense definition."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

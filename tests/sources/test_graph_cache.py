@@ -4,13 +4,7 @@
 import pytest
 import torch
 
-from graphattn.graphs.cache import (
-    GRAPHS,
-    GraphCache,
-    Name,
-    bytes_in_use,
-    bytes_of_key,
-)
+from graphattn.graphs.cache import GRAPHS, GraphCache, Name, bytes_in_use, bytes_of_key
 from graphattn.patterns import RandomKeys, SlidingWindow
 from graphattn.sources import PatternSource
 from tests.graphs import random_graph

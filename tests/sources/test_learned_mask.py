@@ -1,7 +1,5 @@
 """The distribution of drawn masks, what their gradient estimates, and how they are frozen."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Hard masks as edges: attention and gradients are those of the dense form of Eq. 5 and 6."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

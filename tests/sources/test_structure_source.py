@@ -1,7 +1,5 @@
 """A source beside the edges of the data."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -9,12 +7,7 @@ from torch import Tensor
 from graphattn import BipartiteGraph
 from graphattn.layers import GraphAttention, GraphGPSConv, GraphTransformerConv
 from graphattn.patterns import Full, get
-from graphattn.sources import (
-    BlockModelSource,
-    LearnedMaskSource,
-    PatternSource,
-    StructureSource,
-)
+from graphattn.sources import BlockModelSource, LearnedMaskSource, PatternSource, StructureSource
 
 PTR = torch.tensor([0, 4, 4, 9])
 BATCH = torch.tensor([0] * 4 + [2] * 5)

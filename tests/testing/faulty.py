@@ -1,7 +1,5 @@
 """Attention over a table of indices, written plainly, with faults that can be planted in it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

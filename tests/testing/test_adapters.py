@@ -1,7 +1,5 @@
 """Kernels of other libraries that are installed have no faults but those that the table names."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

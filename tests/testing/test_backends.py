@@ -1,7 +1,5 @@
 """Examine every backend of this library that runs on a CPU by the public function."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

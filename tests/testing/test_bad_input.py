@@ -1,7 +1,5 @@
 """Functions that are not attention at all are named, and the suite goes on."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """Faults planted in a right function are found, and the right function has none."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

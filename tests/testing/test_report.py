@@ -1,7 +1,5 @@
 """Reports: findings can be repeated from their scripts, and declared limits are no failures."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

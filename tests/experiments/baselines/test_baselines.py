@@ -1,7 +1,5 @@
 """Each baseline against its explicit n x n form, or where it becomes full attention."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Contract of every baseline: it takes the place of graph attention, and pads nothing."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json

@@ -1,7 +1,5 @@
 """PATTERN and CLUSTER have the published distribution."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

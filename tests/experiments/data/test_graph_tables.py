@@ -1,7 +1,5 @@
 """The user's own graphs: three formats of one graph, and what is refused."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from pathlib import Path

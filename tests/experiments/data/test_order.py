@@ -1,7 +1,5 @@
 """Data have one order, whatever that of hashes and of folders on the disk is."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Losses and metrics of graphs: those of scikit-learn over a whole part, in batches of any size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

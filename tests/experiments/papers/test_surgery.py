@@ -1,7 +1,5 @@
 """The study of surgery at the scale of smoke tests, and the patterns that it compares."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Surgery on a tiny model: data, losses, adaptation that resumes, and the command."""
 
-from __future__ import annotations
-
 import copy
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """Adapters, options of the command, and other trainers."""
 
-from __future__ import annotations
-
 import copy
 import json
 from importlib.util import find_spec

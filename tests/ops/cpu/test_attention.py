@@ -1,7 +1,5 @@
 """What the fused CPU kernel promises beyond the contract of every backend."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows whose keys are ranges, alone and between other rows, in tiles."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

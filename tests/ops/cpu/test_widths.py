@@ -1,7 +1,5 @@
 """Heads of every width, with rows that end inside a vector."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

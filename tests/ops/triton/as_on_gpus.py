@@ -5,8 +5,6 @@ those of the tensors, as compute-sanitizer does on a GPU. And bfloat16 is multip
 where the interpreter multiplies its bits; what TF32 leaves out of float32 is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """The kernels of Triton without a GPU: its interpreter computes them in numpy, on CPU tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Registers and memory of the GPU kernels, compiled without a GPU."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A kernel that mixes bits and does nothing else."""
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 from torch import Tensor

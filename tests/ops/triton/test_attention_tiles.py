@@ -1,7 +1,5 @@
 """Attention by tiles, beside rows of edges: who takes which, and that both say the same."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Features of edges in Triton's kernels have the numbers of CPUs, beside all other terms."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,8 +1,6 @@
 """The contract of every backend, which Triton's interpreter is too slow to go through case by case;
 and what the kernels of Triton promise beside it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

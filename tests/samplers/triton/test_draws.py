@@ -1,7 +1,5 @@
 """Draws of GPUs without one: Triton's interpreter computes them in numpy."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

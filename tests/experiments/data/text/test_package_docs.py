@@ -6,11 +6,7 @@ import re
 import pytest
 
 from experiments.data.text.document_files import PARTS
-from experiments.data.text.package_docs import (
-    MASK,
-    PackageDocs,
-    build_package_docs,
-)
+from experiments.data.text.package_docs import MASK, PackageDocs, build_package_docs
 
 SUBJECT = {'torch': 'gradients', 'sklearn': 'clusters', '_pytest': 'fixtures', 'pip': 'wheels'}
 

@@ -1,7 +1,5 @@
 """A corpus of which each token tells where it is from: its document, sentence and place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
