@@ -4,6 +4,7 @@
 and weights ask whether packed sequences, and weights that a model returns, are equal too."""
 
 import re
+from itertools import cycle
 
 import pytest
 
@@ -12,9 +13,11 @@ pytest.importorskip('transformers')
 from tests.families import packing, weights  # noqa: E402
 from tests.families.attaching import examine  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 EQUAL = [
     # encoders
-    'BertModel', 'AlbertModel', 'MobileBertModel', 'NomicBertModel',
+    'BertModel', 'AlbertModel', 'MobileBertModel', 'NomicBertModel', 'LayoutLMModel',
     # decoders
     'LlamaForCausalLM', 'GPT2LMHeadModel', 'MistralModel', 'Qwen2Model', 'DeepseekV32Model',
     'Gemma2ForCausalLM', 'GptOssForCausalLM',
@@ -44,28 +47,24 @@ REFUSED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('name', EQUAL)
 def test_attached_to_all_edges_a_model_equals_itself(name):
     assert (found := examine(name)).result == 'equal', found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['BertModel', 'LlamaForCausalLM', 'MoonshineModel', 'T5Model',
-                                  'PaliGemmaModel', 'BigBirdPegasusModel', 'CLIPModel'])
-@pytest.mark.parametrize('is_eager', [False, True])
+@pytest.mark.parametrize('name, is_eager', zip([
+    'BertModel', 'LlamaForCausalLM', 'MoonshineModel', 'T5Model', 'PaliGemmaModel',
+    'BigBirdPegasusModel', 'CLIPModel'], cycle([False, True])))
 def test_layers_that_are_not_attached_attend_as_before(name, is_eager):
     assert (found := examine(name, is_eager, layers=[1])).result == 'equal', found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('name', IN_PART)
 def test_what_stays_as_it_is_is_named(name):
     found = examine(name)
     assert found.result == 'equal, in part' and IN_PART[name] in found.why, found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('name', REFUSED)
 def test_who_cannot_be_attached_is_refused_and_stays_as_he_is(name):
     found = examine(name)
@@ -92,24 +91,20 @@ NOT_PACKED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('name', PACKED)
 def test_packed_sequences_equal_the_same_sequences_alone(name):
     assert (found := packing.examine(name)).result == 'equal', found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('name', NOT_PACKED)
 def test_what_cannot_mark_packed_sequences_is_refused_by_name(name):
     found = packing.examine(name)
     assert found.result == 'refused' and re.search(NOT_PACKED[name], found.why), found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('layers', [None, [1]], ids=['all layers', 'one layer'])
-@pytest.mark.parametrize('name', [
-    'BertModel', 'GPT2LMHeadModel', 'LlamaModel', 'GptOssModel', 'T5Model', 'BartModel', 'ViTModel',
+@pytest.mark.parametrize('name, layers', zip([
+    'BertModel', 'GPT2LMHeadModel', 'T5Model', 'LlamaModel', 'GptOssModel', 'BartModel', 'ViTModel',
     'Wav2Vec2Model', 'CLIPModel', 'T5Gemma2Model', 'DeepseekV32Model',
-    'EncoderDecoderModel (bert, gpt2)'])
+    'EncoderDecoderModel (bert, gpt2)'], cycle([None, [1]])))
 def test_weights_that_a_model_returns_are_those_of_its_own_code(name, layers):
     assert (found := weights.examine(name, layers)).result == 'equal', found

@@ -98,6 +98,12 @@ def whole_run(*options):
     return folder
 
 
+def copy_of_a_run(folder, *options):
+    """Copies a run that another test may have too, without what tells of its folder."""
+    shutil.copytree(whole_run(*options), folder, ignore=shutil.ignore_patterns('config.yaml'))
+    return folder
+
+
 def assert_ends_as_the_whole_one(callback, steps, options, cut):
     whole = whole_run(*options)
     fit_and_die(cut, callback, steps, *options)
@@ -128,21 +134,19 @@ def test_batches_whose_gradients_accumulate_draw_apart(tmp_path):
 
 
 def test_a_resumed_run_keeps_a_best_checkpoint_that_it_does_not_surpass(tmp_path):
-    fit(tmp_path, *NO_BETTER)
-    before, tested = weights(tmp_path, BEST)['global_step'], read_summary(tmp_path)
-    assert before == 3 == weights(tmp_path, PREVIOUS)['global_step']
-    (tmp_path / 'checkpoints' / LAST).unlink()
-    resume(tmp_path, *NO_BETTER)
-    assert weights(tmp_path, BEST)['global_step'] == before
-    assert read_summary(tmp_path)['loss'] == tested['loss']
+    run = copy_of_a_run(tmp_path / 'run', *NO_BETTER)
+    before, tested = weights(run, BEST)['global_step'], read_summary(run)
+    assert before == 3 == weights(run, PREVIOUS)['global_step']
+    (run / 'checkpoints' / LAST).unlink()
+    resume(run, *NO_BETTER)
+    assert weights(run, BEST)['global_step'] == before
+    assert read_summary(run)['loss'] == tested['loss']
 
 
 @pytest.mark.parametrize('take', [shutil.move, shutil.copytree])
 def test_a_run_whose_folder_is_elsewhere_still_knows_its_best(take, tmp_path, recwarn):
-    fit(tmp_path / 'here', *NO_BETTER)
-    before = weights(tmp_path / 'here', BEST)['global_step']
+    before = weights(copy_of_a_run(tmp_path / 'here', *NO_BETTER), BEST)['global_step']
     take(tmp_path / 'here', tmp_path / 'there')
-    (tmp_path / 'there/config.yaml').unlink()
     resume(tmp_path / 'there', *NO_BETTER, '--trainer.max_epochs=3')
     assert weights(tmp_path / 'there', LAST)['global_step'] == 9
     assert weights(tmp_path / 'there', BEST)['global_step'] == before == 3

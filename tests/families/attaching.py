@@ -6,6 +6,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 from unittest import mock
 
@@ -176,8 +177,8 @@ def tried(model: nn.Module, inputs: dict, layers: list[int] | None) -> tuple[str
                                                                  *sorted(left)])
 
 
-def examine(name: str, is_eager: bool = False, layers: list[int] | None = None) -> Result:
-    """Examine a model, some or all of its layers, with SDPA or its own code before."""
+def examined(name: str, tried: Callable, is_eager: bool = False) -> Result:
+    """Build a model, and return the result that ``tried`` finds of it and its inputs."""
     warnings.simplefilter('ignore')
     torch.set_num_threads(1)
     with within(SECONDS):
@@ -188,8 +189,13 @@ def examine(name: str, is_eager: bool = False, layers: list[int] | None = None) 
         except Exception as error:
             return Result(name, 'not built', short(error))
         try:
-            return Result(name, *tried(model, inputs, layers))
+            return Result(name, *tried(model, inputs))
         except TimeoutError as error:
             return Result(name, 'not built', short(error))
         except Exception as error:
             return Result(name, 'wrong', short(error))
+
+
+def examine(name: str, is_eager: bool = False, layers: list[int] | None = None) -> Result:
+    """Examine a model, some or all of its layers, with SDPA or its own code before."""
+    return examined(name, partial(tried, layers=layers), is_eager)

@@ -1,14 +1,12 @@
 """Sequences that are packed into the rows of a batch, and the same sequences alone."""
 
 import inspect
-import warnings
 
 import torch
 from torch import Tensor, nn
 
-from tests.families.attaching import SECONDS, Result, attached_answer, build, short, within
+from tests.families.attaching import Result, attached_answer, examined, short
 from tests.families.inputs import BATCH, LENGTH
-from tests.families.models import find
 
 PATTERN = 'SlidingWindow(1) | GlobalTokens(1)'
 CLOSE = 2e-4
@@ -62,7 +60,10 @@ def ways(model: nn.Module) -> dict[str, dict]:
         {'uncached': uncached} if uncached else {})
 
 
-def tried(model: nn.Module, tokens: Tensor) -> tuple[str, str]:
+def tried(model: nn.Module, inputs: dict) -> tuple[str, str]:
+    if list(inputs) != ['input_ids'] or inputs['input_ids'].shape != (BATCH, LENGTH):
+        return 'not taken', f'takes {list(inputs)}'
+    tokens = inputs['input_ids']
     try:
         before, _ = _run(model, tokens, position_ids=POSITIONS)
     except Exception as error:
@@ -93,18 +94,4 @@ def compared(model: nn.Module, tokens: Tensor) -> tuple[str, str]:
 
 def examine(name: str) -> Result:
     """Compare packed sequences with the same sequences alone, in a model along a pattern."""
-    warnings.simplefilter('ignore')
-    torch.set_num_threads(1)
-    with within(SECONDS):
-        try:
-            model, inputs = build(*find(name))
-        except Exception as error:
-            return Result(name, 'not built', short(error))
-        if list(inputs) != ['input_ids'] or inputs['input_ids'].shape != (BATCH, LENGTH):
-            return Result(name, 'not taken', f'takes {list(inputs)}')
-        try:
-            return Result(name, *tried(model, inputs['input_ids']))
-        except TimeoutError as error:
-            return Result(name, 'not built', short(error))
-        except Exception as error:
-            return Result(name, 'wrong', short(error))
+    return examined(name, tried)

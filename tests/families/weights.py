@@ -1,13 +1,12 @@
 """Attention weights that a model returns, before and after it is attached to all edges."""
 
-import warnings
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from tests.families.answers import answer, difference
-from tests.families.attaching import CLOSE, SECONDS, Result, attached_answer, build, short, within
-from tests.families.models import find
+from tests.families.attaching import CLOSE, Result, attached_answer, examined, short
 
 
 def _weights(model: nn.Module, inputs: dict) -> dict[str, Tensor]:
@@ -63,16 +62,4 @@ def tried(model: nn.Module, inputs: dict, layers: list[int] | None) -> tuple[str
 
 def examine(name: str, layers: list[int] | None = None) -> Result:
     """Compare the weights that a model along all edges returns with those of its own code."""
-    warnings.simplefilter('ignore')
-    torch.set_num_threads(1)
-    with within(SECONDS):
-        try:
-            model, inputs = build(*find(name))
-        except Exception as error:
-            return Result(name, 'not built', short(error))
-        try:
-            return Result(name, *tried(model, inputs, layers))
-        except TimeoutError as error:
-            return Result(name, 'not built', short(error))
-        except Exception as error:
-            return Result(name, 'wrong', short(error))
+    return examined(name, partial(tried, layers=layers))

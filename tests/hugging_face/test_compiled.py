@@ -11,7 +11,7 @@ from graphattn.patterns import RandomKeys, SlidingWindow
 from graphattn.sources import PatternSource
 from tests.test_hugging_face import PADDINGS, SIZES, TOKENS, new_model, shallow
 
-pytestmark = pytest.mark.usefixtures('clean_dynamo')
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('clean_dynamo')]
 WITHOUT_CACHE = {'Llama', 'GPT-2', 'Mistral'}
 PACKED = torch.cat([torch.arange(12), torch.arange(8)]).expand(2, -1)
 
@@ -45,7 +45,6 @@ def assert_eager(compiled, model, options):
                                atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('family, lengths', [
     ('Llama', (20,)), ('ModernBERT, a window that holds all', (20, 13))])
 def test_a_model_of_tokens_compiles_without_graph_breaks(family, lengths):
@@ -55,7 +54,6 @@ def test_a_model_of_tokens_compiles_without_graph_breaks(family, lengths):
         assert_eager(compiled, model, options_of(family, length))
 
 
-@pytest.mark.slow
 def test_random_keys_of_learned_diffusion_compile_without_graph_breaks():
     along = PatternSource([SlidingWindow(1), RandomKeys(2)] * 2, seed=2**63 + 5)
     model = attach(shallow(new_model('BERT')), along, hops=3, teleport=0.1,
@@ -64,7 +62,6 @@ def test_random_keys_of_learned_diffusion_compile_without_graph_breaks():
     assert_eager(compiled, model, options_of('BERT'))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('family, options', [
     ('BERT', {'position_ids': PACKED}), ('Mistral', {}),
     ('Llama', {'attention_mask': PADDINGS['left'].long()})])

@@ -67,7 +67,7 @@ def source(request) -> GraphSource:
 
 
 # The others hand their source to one of these: a fixed graph and a drawn one are enough for them.
-WITH_ALL_SOURCES = {'attention', 'recomputed', 'shared source', 'checkpointed'}
+WITH_ALL_SOURCES = {'attention', 'recomputed', 'checkpointed'}
 PAIRS = [(kind, name) for kind in MODULES for name in SOURCES
          if kind in WITH_ALL_SOURCES or name in ('pattern', 'block model')]
 

@@ -348,9 +348,8 @@ def test_each_thread_gets_the_graph_of_its_own_sequences(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [
-    'PatternSource of a random pattern', 'PatternSource of masks', 'LearnedMaskSource',
-    'LearnedMaskSource of probabilities', 'LearnedMaskSource in evaluation', 'BlockModelSource',
-    'BlockModelSource with self-loops', 'ContentClusterSource'])
+    'PatternSource of a random pattern', 'LearnedMaskSource', 'LearnedMaskSource of probabilities',
+    'LearnedMaskSource in evaluation', 'BlockModelSource with self-loops', 'ContentClusterSource'])
 def test_compiled_code_returns_the_same(name):
     """Graphs break where a source must read values."""
     torch.compiler.reset()

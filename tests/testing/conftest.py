@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphattn.testing import checks
+from graphattn.testing import checks, run
 from graphattn.testing.case import Case
 
 
@@ -18,6 +18,12 @@ def computed_once():
         for name in 'define', 'tolerance':
             patch.setattr(checks, name, of_equal_cases(getattr(checks, name)))
         yield
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Nobody reads the smallest case of a failure, which is looked for until this time is over."""
+    monkeypatch.setattr(run, 'SHRINKING', 0.01)
 
 
 def of_equal_cases(compute: Callable) -> Callable:

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from graphattn.testing import run
 from graphattn.testing.adapters import ADAPTERS, examined, main
 
 # FlexAttention is traced for each case, which takes long; our own backend runs its definition.
@@ -14,8 +13,7 @@ RUN_HERE = [name for name, adapter in ADAPTERS.items()
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('name', RUN_HERE)
-def test_a_kernel_is_right_but_for_its_limits(name, monkeypatch):
-    monkeypatch.setattr(run, 'SHRINKING', 0.01)
+def test_a_kernel_is_right_but_for_its_limits(name):
     adapter = ADAPTERS[name]
     pytest.importorskip(adapter.package, reason=f'{name} needs {adapter.package}')
     checks = ['graphs', 'half precision', 'grouped queries', *adapter.supports.limits]

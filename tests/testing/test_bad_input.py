@@ -50,11 +50,6 @@ def raises(query, key, value, indices):
     raise RuntimeError('no luck\nand more about it')
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(run, 'SHRINKING', 0.01)
-
-
 @pytest.mark.parametrize('function, kind, words', [
     (two_arguments, 'raised', 'TypeError: two_arguments.. takes 2 positional arguments but 4'),
     (a_tuple, 'type', 'the output is tuple, not a Tensor'),

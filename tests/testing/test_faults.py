@@ -11,12 +11,6 @@ from tests.testing.faulty import FAULTS, REMEMBERED, attention
 SUPPORTS = Supports.everything(second_derivatives=False, compiles=False)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(run, 'SHRINKING', 0.01)
-    REMEMBERED.clear()
-
-
 @pytest.mark.slow
 def test_a_right_function_has_no_fault():
     report = check_attention(attention, form='indices', supports=SUPPORTS)
@@ -28,6 +22,7 @@ def test_a_right_function_has_no_fault():
 @pytest.mark.slow
 @pytest.mark.parametrize('fault', FAULTS)
 def test_a_fault_is_found(fault, monkeypatch):
+    REMEMBERED.clear()
     if 'dropout' in FAULTS[fault]:  # whose cases become plainer in a way of their own
         monkeypatch.setattr(run, 'SHRINKING', 0.1)
     faulty = partial(attention, fault=fault)

@@ -10,7 +10,7 @@ from tests.ops.triton.interpreter import interpreted
 pytest.importorskip('triton', reason="backend 'triton' needs triton")
 
 # Of numpy, in which the interpreter computes what is masked afterwards.
-pytestmark = pytest.mark.filterwarnings('ignore::RuntimeWarning')
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore::RuntimeWarning')]
 
 
 def factors(graph, channels, heads=1):
@@ -31,21 +31,18 @@ def assert_same(graph, query, key):
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('name', ['ragged_rectangles', 'idle_nodes', 'no_edges', 'no_keys'])
 def test_equals_the_definition(name):
     graph = GRAPHS[name]()
     assert_same(graph, *factors(graph, 5, heads=2))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('channels', [1, 70])
 def test_takes_some_channels_at_a_time(channels):
     graph = random_graph(12, 14)
     assert_same(graph, *factors(graph, channels))
 
 
-@pytest.mark.slow
 def test_non_finite_values_reach_only_their_edges():
     graph = GRAPHS['hub']()
     query, key = factors(graph, 4)
@@ -53,7 +50,6 @@ def test_non_finite_values_reach_only_their_edges():
     assert_same(graph, query, key)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('poison', [torch.nan, torch.inf])
 def test_edges_without_a_gradient_add_nothing(poison):
     """It does so as on CPUs, whatever it leads to."""
