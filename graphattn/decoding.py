@@ -13,8 +13,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from graphattn._checks import check_integers, check_ptr, check_sides
 from graphattn._tensors import host_copy
-from graphattn.functional.drive import Placement, Shard, Teleport, check_edges
+from graphattn.functional.drive import Placement, Teleport
 from graphattn.functional.recursion import is_one_hop
+from graphattn.functional.shard import Shard, check_edges
 from graphattn.graphs.batching import used_keys
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.segments import segment_of

@@ -27,7 +27,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from graphattn._checks import check_generator, check_kind, check_ptr
 from graphattn._tensors import outside_transforms
 from graphattn.decoding import DividedStep, Step, check_shared
-from graphattn.functional.drive import Shard, check_edges
+from graphattn.functional.shard import Shard, check_edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.share import share
 from graphattn.layers import GraphAttention

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphattn import BipartiteGraph
-from graphattn.functional.drive import Shard
+from graphattn.functional.shard import Shard
 
 
 class ThreadShard(Shard):

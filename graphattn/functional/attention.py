@@ -10,7 +10,8 @@ from graphattn._checks import check_bool
 from graphattn._tensors import without_autocast
 from graphattn.functional.checks import check_arguments, check_sink, check_terms, scale_of
 from graphattn.functional.choose import choose
-from graphattn.functional.drive import drive, repeat_heads, weigh
+from graphattn.functional.drive import drive, weigh
+from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import check_hops
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import MaskedPairs, PairMask

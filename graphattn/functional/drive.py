@@ -6,15 +6,14 @@ All callers, such as layers and decoders, differ in the placement that they pass
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from graphattn._checks import check_shape, check_sides, check_strided
-from graphattn._tensors import accumulated, host_copy, without_autocast
+from graphattn._tensors import accumulated, without_autocast
 from graphattn.functional.checks import (
     check_arguments,
     check_features,
@@ -25,10 +24,10 @@ from graphattn.functional.checks import (
 )
 from graphattn.functional.choose import choose, choose_weighing
 from graphattn.functional.diffusion import diffuse_along
+from graphattn.functional.folding import fold, repeat_heads, unfold
 from graphattn.functional.recursion import diffuse, is_one_hop, spread_teleport
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import MaskedPairs
-from graphattn.graphs.segments import segment_of
 from graphattn.ops import Backend, EdgeFeatures, LogitTerms, ProjectedFeatures
 from graphattn.ops.attention import pairs
 from graphattn.ops.attention.schema import dropout_seed
@@ -111,70 +110,6 @@ class Placement:
 
 
 LOCAL = Placement()
-
-
-class Shard(Placement):
-    """A range of the tokens of a batch, and communication with the processes of the other tokens.
-    Without such processes, the range is the whole batch."""
-
-    # As placement of layers, models and sources: their ptr then marks the sequences of own tokens
-    # (own_ptr). The graph has the queries of this process and all keys of the batch.
-    def __init__(self, ptr: Tensor, start: int, stop: int):
-        super().__init__()
-        self.ptr, self.start, self.stop = ptr, start, stop
-        self.lengths = host_copy(ptr).diff().tolist()
-        self.num_tokens = sum(self.lengths)  # in all processes
-        self.own_ptr = ptr.clamp(start, stop) - start
-
-    @property
-    def num_own(self) -> int:
-        return self.stop - self.start
-
-    def spans(self) -> list[tuple[int, int]]:
-        """Begin and end of the tokens of this process in each sequence."""
-        begin, end = ((edge - self.ptr[:-1]).clamp(min=0).minimum(self.ptr.diff()).tolist()
-                      for edge in (self.start, self.stop))
-        return [*zip(begin, end)]
-
-    def positions(self) -> Tensor:
-        """Return the position of each token of this process in its sequence."""
-        token = torch.arange(self.start, self.stop, device=self.ptr.device)
-        return token - self.ptr[:-1][segment_of(self.own_ptr)]
-
-    def gather(self, x: Tensor) -> Tensor:
-        """Return ``x`` of all processes, ``[num_tokens, ...]``; gradients of all are summed."""
-        return x
-
-    def attended(self, layer: nn.Module) -> None:
-        """Record that ``layer`` has computed attention, and that its hooks have run."""
-
-    def built_from(self, graph: BipartiteGraph, cause: Hashable) -> None:
-        """Record that every process builds its rows of ``graph`` from the same ``cause``."""
-        # A plan to exchange keys and values serves any graph of an equal cause again.
-
-    def check_graph(self, graph: BipartiteGraph, heads: int) -> None:
-        """Raise in every process unless each graph has its own queries and all keys."""
-        raise NotImplementedError
-
-    def place(self, layer: nn.Module, key: Tensor, graph: BipartiteGraph, heads: int | None, *,
-              hops: int | float, teleport: Teleport, dropout_p: float) -> Placement:
-        """Return the placement of the keys of all processes, given the keys of own tokens."""
-        return Placement(heads)
-
-
-def check_shard(placement: Placement) -> Shard:
-    if not isinstance(placement, Shard):
-        raise TypeError(f"'placement' must be a step of a cache or the shard of a process (got "
-                        f"{type(placement).__name__}); omit 'placement' for whole sequences")
-    return placement
-
-
-def check_edges(graph: BipartiteGraph) -> None:
-    """Raise unless ``graph`` is a BipartiteGraph, whose edges processes can share."""
-    if not isinstance(graph, BipartiteGraph):
-        raise TypeError(f"'graph' must be a BipartiteGraph with the queries of this process (got "
-                        f"{type(graph).__name__}); call freeze() of a learned mask, so that the "
-                        f"mask returns a BipartiteGraph")
 
 
 def drive(
@@ -319,58 +254,3 @@ def weigh(kernel: Backend, query: Tensor, key: Tensor, graph: BipartiteGraph,
         return weight
     # the same weights as in fused kernels with the same seed
     return drop_out(weight, dropout_seed(terms.dropout_p, graph.device), terms.dropout_p)
-
-
-# Heads that are folded into nodes, if each head has its own graph #####################
-
-
-def fold_heads(x: Tensor) -> Tensor:
-    """Return vectors ``[nodes, heads, channels]`` as ``[heads * nodes, 1, channels]``: first all
-    nodes of head 0, then all nodes of head 1, and so on.
-
-    The segments of the joint graph must have the same order: all sequences of head 0, then all
-    sequences of head 1 (``BipartiteGraph.batch([graph_of_head_0, graph_of_head_1, ...])``).
-
-    Raises:
-        TypeError: ``x`` is not a Tensor.
-        ValueError: ``x`` does not have three dimensions.
-    """
-    _check_dimensions(x)
-    return fold(x, x.size(1))
-
-
-def fold(x: Tensor, heads: int) -> Tensor:
-    # fold_heads without checks, after repetition of the heads that queries share
-    x = x if x.size(1) == heads else repeat_heads(x, heads)
-    return x.transpose(0, 1).flatten(0, 1).unsqueeze(1)
-
-
-def unfold_heads(x: Tensor, heads: int) -> Tensor:
-    """Return vectors ``[heads * nodes, 1, channels]`` as ``[nodes, heads, channels]``, the inverse
-    of :func:`fold_heads`.
-
-    Raises:
-        TypeError: An argument is of the wrong type.
-        ValueError: ``x`` has another shape, or ``heads`` does not divide its first dimension.
-    """
-    _check_dimensions(x)
-    check_sides(heads=heads)
-    if x.size(1) != 1 or x.size(0) % heads:
-        raise ValueError(f"'x' must have shape [{heads} * nodes, 1, channels] (got shape "
-                         f"{tuple(x.shape)})")
-    return unfold(x, heads)
-
-
-def unfold(x: Tensor, heads: int) -> Tensor:
-    # unfold_heads without checks
-    return x.reshape(heads, x.size(0) // heads, x.size(2)).transpose(0, 1)
-
-
-def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Return keys or values with each head repeated for the heads of queries that share it."""
-    return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), dim=1)
-
-
-def _check_dimensions(x: Tensor) -> None:
-    check_strided('x', x)
-    check_shape('x', x, ('nodes', 'heads', 'channels'))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphattn.functional.drive import repeat_heads
+from graphattn.functional.folding import repeat_heads
 from graphattn.graphs.masks import is_above_lowest
 from graphattn.hugging_face.attaching import attends, switch
 from graphattn.layers.padded import PairRules

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from graphattn._checks import check_kind
-from graphattn.functional.drive import LOCAL, Placement, Shard, drive, repeat_heads
+from graphattn.functional.drive import LOCAL, Placement, drive
+from graphattn.functional.folding import repeat_heads
+from graphattn.functional.shard import Shard
 from graphattn.hugging_face.lazy_mask import LazyMask
 from graphattn.hugging_face.modules import attention_modules, diffusion_of
 from graphattn.ops import LogitTerms

@@ -1,6 +1,6 @@
 """Modules of attention along graphs, with the interfaces of PyG's and torch's layers."""
 
-from graphattn.functional.drive import fold_heads, unfold_heads
+from graphattn.functional.folding import fold_heads, unfold_heads
 from graphattn.layers.edge_attention import EdgeAttention
 from graphattn.layers.encoder_layer import EncoderLayer
 from graphattn.layers.graph_attention import GraphAttention

@@ -21,8 +21,10 @@ from graphattn._checks import (
 )
 from graphattn._explained import Explained
 from graphattn._tensors import host_copy, is_traced
-from graphattn.functional.drive import LOCAL, Placement, check_shard, repeat_heads
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import check_hops, check_recompute, check_teleport
+from graphattn.functional.shard import check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.layers.checkpointed import recomputed

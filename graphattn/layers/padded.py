@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from graphattn.functional.checks import check_terms
-from graphattn.functional.drive import Teleport, drive, repeat_heads
+from graphattn.functional.drive import Teleport, drive
+from graphattn.functional.folding import repeat_heads
 from graphattn.functional.recursion import is_one_hop
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.masks import is_above_lowest

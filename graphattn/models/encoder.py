@@ -27,7 +27,8 @@ from graphattn._checks import (
 )
 from graphattn._explained import Explained
 from graphattn._tensors import host_copy, is_traced
-from graphattn.functional.drive import LOCAL, Placement, check_shard
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.functional.shard import check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_mask import PairMask
 from graphattn.graphs.pyg_data import ptr_of

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from graphattn._checks import check_choice, check_number, check_place, check_sides
 from graphattn._tensors import accumulated
-from graphattn.functional.drive import LOCAL, Placement, Shard, check_shard
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.from_pyg import Edges
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.patterns import Pattern

@@ -24,7 +24,8 @@ from graphattn._checks import (
     check_strided,
 )
 from graphattn._tensors import host_copy, narrow, outside_transforms, unwrap, without_autocast
-from graphattn.functional.drive import LOCAL, Placement, Shard, check_shard
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pairs import merge_row_ranges, sort_numbers
 from graphattn.graphs.segments import segment_of

@@ -17,7 +17,8 @@ from graphattn._checks import (
     check_sides,
 )
 from graphattn._tensors import host_copy, outside_transforms, unwrap
-from graphattn.functional.drive import LOCAL, Placement, Shard, check_shard
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.graphs.pair_layout import DiagonalLayout, FreeLayout, PairLayout
 from graphattn.graphs.pair_mask import PairMask

@@ -21,7 +21,8 @@ from graphattn._checks import (
     check_seed,
 )
 from graphattn._tensors import host_copy, index_dtype
-from graphattn.functional.drive import LOCAL, Placement, Shard, check_shard
+from graphattn.functional.drive import LOCAL, Placement
+from graphattn.functional.shard import Shard, check_shard
 from graphattn.graphs.cache import GRAPHS, is_value
 from graphattn.graphs.complete import CompleteGraph
 from graphattn.graphs.from_pyg import Edges

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from graphattn._tensors import without_autocast
-from graphattn.functional.drive import Shard
+from graphattn.functional.shard import Shard
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops.sample.factor_model import FactorModel
 from graphattn.ops.sample.methods import check_sampling, takes_compiled

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from graphattn import BipartiteGraph, ops, patterns
 from graphattn.distributed import sequence_parallel
-from graphattn.functional.drive import drive, fold
+from graphattn.functional.drive import drive
+from graphattn.functional.folding import fold
 from graphattn.layers import GraphAttention
 from graphattn.ops import LogitTerms
 from graphattn.ops.attention.schema import dropout_seed
