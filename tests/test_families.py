@@ -52,9 +52,9 @@ def test_attached_to_all_edges_a_model_equals_itself(name):
     assert (found := examine(name)).result == 'equal', found
 
 
-@pytest.mark.parametrize('name, is_eager', zip([
+@pytest.mark.parametrize('name, is_eager', [*zip([
     'BertModel', 'LlamaForCausalLM', 'MoonshineModel', 'T5Model', 'PaliGemmaModel',
-    'BigBirdPegasusModel', 'CLIPModel'], cycle([False, True])))
+    'BigBirdPegasusModel', 'CLIPModel'], cycle([False, True]))])
 def test_layers_that_are_not_attached_attend_as_before(name, is_eager):
     assert (found := examine(name, is_eager, layers=[1])).result == 'equal', found
 
@@ -102,9 +102,9 @@ def test_what_cannot_mark_packed_sequences_is_refused_by_name(name):
     assert found.result == 'refused' and re.search(NOT_PACKED[name], found.why), found
 
 
-@pytest.mark.parametrize('name, layers', zip([
+@pytest.mark.parametrize('name, layers', [*zip([
     'BertModel', 'GPT2LMHeadModel', 'T5Model', 'LlamaModel', 'GptOssModel', 'BartModel', 'ViTModel',
     'Wav2Vec2Model', 'CLIPModel', 'T5Gemma2Model', 'DeepseekV32Model',
-    'EncoderDecoderModel (bert, gpt2)'], cycle([None, [1]])))
+    'EncoderDecoderModel (bert, gpt2)'], cycle([None, [1]]))])
 def test_weights_that_a_model_returns_are_those_of_its_own_code(name, layers):
     assert (found := weights.examine(name, layers)).result == 'equal', found
