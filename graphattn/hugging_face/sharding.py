@@ -73,7 +73,7 @@ class TokenModel(nn.Module):
             ValueError: The model's output has no row for each token, or the model does not pass its
                 keyword arguments on to its attention.
         """
-        shard = Shard(ptr, 0, int(ptr[-1])) if placement is LOCAL else placement
+        shard = _Whole(ptr) if placement is LOCAL else placement
         part = PartOfBatch(shard, generator)
         out = self.model(x.unsqueeze(0), position_ids=shard.positions().unsqueeze(0),
                          use_cache=False, part_of_batch=part, **arguments)[0]
@@ -87,6 +87,23 @@ class TokenModel(nn.Module):
                              f"{tuple(out.shape)}); use a model without pooling, such as its base "
                              f"model")
         return out.squeeze(0)
+
+
+class _Whole(Shard):
+    """A Shard that has all tokens of a batch, so that no other processes are needed."""
+
+    def __init__(self, ptr: Tensor):
+        super().__init__(ptr, 0, int(ptr[-1]))
+
+    def gather(self, x: Tensor) -> Tensor:
+        return x
+
+    def check_graph(self, graph: Any, heads: int) -> None:
+        raise NotImplementedError
+
+    def place(self, layer: Any, key: Tensor, graph: Any, heads: int | None,
+              **options: Any) -> Placement:
+        return Placement(heads)
 
 
 @dataclass
