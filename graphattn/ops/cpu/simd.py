@@ -7,7 +7,6 @@ reads and writes do not overlap.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from llvmlite import ir
@@ -23,7 +22,7 @@ _WORD = ir.IntType(32)
 
 
 class _Vector(types.Type):
-    def __init__(self, dtype: types.Float | types.Boolean, lanes: int = LANES):
+    def __init__(self, dtype: types.Float, lanes: int = LANES):
         self.dtype, self.lanes = dtype, lanes
         super().__init__(f'Vector({dtype}, {lanes})')
 
@@ -35,36 +34,47 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, vector, ir.VectorType(scalar, vector.lanes))
 
 
+class _Mask(types.Type):
+    def __init__(self):
+        super().__init__(f'Mask({LANES})')
+
+
+@register_model(_Mask)
+class _MaskModel(models.PrimitiveModel):
+    def __init__(self, manager, mask: _Mask):
+        super().__init__(manager, mask, ir.VectorType(ir.IntType(1), LANES))
+
+
 def vector_of(array: types.Array) -> _Vector:
     return _Vector(array.dtype)
-
-
-def broadcast(builder, scalar, lanes: int = LANES):
-    vector = ir.Constant(ir.VectorType(scalar.type, lanes), ir.Undefined)
-    vector = builder.insert_element(vector, scalar, _WORD(0))
-    return builder.shuffle_vector(vector, vector, _lanes([0] * lanes))
 
 
 @intrinsic
 def splat(typingctx, scalar):
     def codegen(context, builder, signature, args):
-        return broadcast(builder, args[0])
+        vector = ir.Constant(context.get_value_type(signature.return_type), ir.Undefined)
+        for lane in range(LANES):
+            vector = builder.insert_element(vector, args[0], ir.IntType(32)(lane))
+        return vector
     return _Vector(scalar)(scalar), codegen
 
 
-def _loading(lanes: int) -> Callable:
-    @intrinsic
-    def load(typingctx, array, position):
-        def codegen(context, builder, signature, args):
-            pointer = _pointer(context, builder, signature, args, signature.return_type)
-            return builder.load(pointer, align=array.dtype.bitwidth // 8)
-        return _Vector(array.dtype, lanes)(array, position), codegen
-    return load
+@intrinsic
+def load(typingctx, array, position):
+    """Return the vector of ``LANES`` values that begins at ``array.flat[position]``."""
+    def codegen(context, builder, signature, args):
+        pointer = _pointer(context, builder, signature, args, signature.return_type)
+        return builder.load(pointer, align=array.dtype.bitwidth // 8)
+    return _Vector(array.dtype)(array, position), codegen
 
 
-# Return the vector of as many values that begins at ``array.flat[position]``. Of four, it has the
-# type of ``sum_lanes_of_each``.
-load, load_four = _loading(LANES), _loading(4)
+@intrinsic
+def load_four(typingctx, array, position):
+    """Return four values from ``array.flat[position]`` on, of the type of ``sum_lanes_of_each``."""
+    def codegen(context, builder, signature, args):
+        pointer = _pointer(context, builder, signature, args, signature.return_type)
+        return builder.load(pointer, align=array.dtype.bitwidth // 8)
+    return _Vector(array.dtype, 4)(array, position), codegen
 
 
 @intrinsic
@@ -79,8 +89,11 @@ def store(typingctx, array, position, vector):
 def first_lanes(typingctx, n):
     def codegen(context, builder, signature, args):
         numbers = ir.Constant(ir.VectorType(ir.IntType(64), LANES), list(range(LANES)))
-        return builder.icmp_signed('<', numbers, broadcast(builder, args[0]))
-    return _Vector(types.boolean)(types.int64), codegen
+        bound = ir.Constant(numbers.type, ir.Undefined)
+        for lane in range(LANES):
+            bound = builder.insert_element(bound, args[0], ir.IntType(32)(lane))
+        return builder.icmp_signed('<', numbers, bound)
+    return _Mask()(types.int64), codegen
 
 
 @intrinsic
@@ -140,43 +153,54 @@ def multiply_add(typingctx, x, y, z):
     return x(x, x, x), codegen
 
 
-def _of_two(combine: Callable) -> Callable:
-    @intrinsic
-    def compute(typingctx, x, y):
-        def codegen(context, builder, signature, args):
-            return combine(builder, *args)
-        return x(x, x), codegen
-    return compute
+@intrinsic
+def multiply(typingctx, x, y):
+    def codegen(context, builder, signature, args):
+        return builder.fmul(*args)
+    return x(x, x), codegen
 
 
-def _larger(builder, x, y):
-    return builder.select(builder.fcmp_ordered('>', x, y), x, y)
+@intrinsic
+def add(typingctx, x, y):
+    def codegen(context, builder, signature, args):
+        return builder.fadd(*args)
+    return x(x, x), codegen
 
 
-multiply, add = _of_two(ir.IRBuilder.fmul), _of_two(ir.IRBuilder.fadd)
-maximum = _of_two(_larger)
+@intrinsic
+def maximum(typingctx, x, y):
+    def codegen(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered('>', *args), *args)
+    return x(x, x), codegen
 
 
 def _lanes(index: list[int]) -> ir.Constant:
-    return ir.Constant(ir.VectorType(_WORD, len(index)), index)
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(index)), index)
 
 
-def _of_lanes(combine: Callable) -> Callable:
-    @intrinsic
-    def compute(typingctx, vector):
-        def codegen(context, builder, signature, args):
-            folded, lanes = args[0], LANES
-            while lanes > 1:
-                lanes //= 2
-                halves = [builder.shuffle_vector(folded, folded, _lanes(list(half)))
-                          for half in (range(lanes), range(lanes, 2 * lanes))]
-                folded = combine(builder, *halves)
-            return builder.extract_element(folded, _WORD(0))
-        return vector.dtype(vector), codegen
-    return compute
+def _fold(builder, vector, combine):
+    lanes = vector.type.count
+    while lanes > 1:
+        lanes //= 2
+        vector = combine(*(builder.shuffle_vector(vector, vector,
+                                                  _lanes(list(range(begin, begin + lanes))))
+                           for begin in (0, lanes)))
+    return builder.extract_element(vector, ir.IntType(32)(0))
 
 
-sum_lanes, max_lane = _of_lanes(ir.IRBuilder.fadd), _of_lanes(_larger)
+@intrinsic
+def sum_lanes(typingctx, vector):
+    def codegen(context, builder, signature, args):
+        return _fold(builder, args[0], builder.fadd)
+    return vector.dtype(vector), codegen
+
+
+@intrinsic
+def max_lane(typingctx, vector):
+    def codegen(context, builder, signature, args):
+        return _fold(builder, args[0],
+                     lambda x, y: builder.select(builder.fcmp_ordered('>', x, y), x, y))
+    return vector.dtype(vector), codegen
 
 
 @intrinsic
@@ -305,14 +329,16 @@ def add_and_store_eight(typingctx, array, position, number, table, row):
     """Store ``number + table[row]`` at ``array[position:position + 8]`` in one instruction."""
     def codegen(context, builder, signature, args):
         lane, short = context.get_value_type(array.dtype), ir.IntType(16)
-        eight = ir.VectorType(lane, 8)
+        eight, zero = ir.VectorType(lane, 8), ir.Constant(ir.VectorType(_WORD, 8), [0] * 8)
         rows = context.make_array(table)(context, builder, args[3])
         first = builder.gep(rows.data, [builder.mul(args[4], args[4].type(8))])
         offsets = builder.load(builder.bitcast(first, ir.VectorType(short, 8).as_pointer()),
                                align=2)
         if lane != short:
             offsets = builder.zext(offsets, eight)
-        splat = broadcast(builder, builder.trunc(args[2], lane), 8)
+        undefined = ir.Constant(eight, ir.Undefined)
+        first_lane = builder.insert_element(undefined, builder.trunc(args[2], lane), _WORD(0))
+        splat = builder.shuffle_vector(first_lane, undefined, zero)
         data = context.make_array(array)(context, builder, args[0]).data
         target = builder.bitcast(builder.gep(data, [args[1]]), eight.as_pointer())
         builder.store(builder.add(offsets, splat), target, align=lane.width // 8)

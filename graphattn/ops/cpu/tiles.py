@@ -20,7 +20,6 @@ from graphattn.ops.cpu.rows import copy_row, prefetch_row
 from graphattn.ops.cpu.simd import (
     LANES,
     add,
-    broadcast,
     first_lanes,
     load,
     load_some,
@@ -303,7 +302,7 @@ def add_outer(typingctx, tile, x, position, step, y, y_position):
                   for pointer in _vectors(context, builder, y, one, 1)]
         sums = []
         for pointer in _scalars(context, builder, x, args[1:4], ROWS):
-            factor = broadcast(builder, builder.load(pointer))
+            factor = _broadcast(builder, builder.load(pointer))
             sums += [builder.fadd(builder.fmul(factor, vector, flags=['contract']),
                                   builder.extract_value(args[0], len(sums) + index),
                                   flags=['contract']) for index, vector in enumerate(shared)]
@@ -315,7 +314,7 @@ def add_outer(typingctx, tile, x, position, step, y, y_position):
 def add_inner(typingctx, y, y_position, tile, x, position, step):
     """Add ``sum_r x.flat[position + r * step] * tile[r]`` to ``PANEL`` values of ``y``."""
     def codegen(context, builder, signature, args):
-        factors = [broadcast(builder, builder.load(pointer))
+        factors = [_broadcast(builder, builder.load(pointer))
                    for pointer in _scalars(context, builder, x, args[3:], ROWS)]
         one = [*args[:2], ir.IntType(64)(0)]
         for v, pointer in enumerate(_vectors(context, builder, y, one, 1)):
@@ -342,3 +341,10 @@ def _vectors(context, builder, array, args, rows):
     kind = context.get_value_type(vector_of(array)).as_pointer()
     return [builder.bitcast(builder.gep(pointer, [ir.IntType(64)(v * LANES)]), kind)
             for pointer in _scalars(context, builder, array, args, rows) for v in range(_VECTORS)]
+
+
+def _broadcast(builder, scalar):
+    vector = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
+    vector = builder.insert_element(vector, scalar, ir.IntType(32)(0))
+    return builder.shuffle_vector(vector, vector,
+                                  ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
