@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 import torch
-from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.transforms import BaseTransform
@@ -31,6 +31,7 @@ from graphattn.patterns import Pattern, parse
 __all__ = ['AddAttentionEdges', 'LaplacianPE', 'RandomSignFlip']
 
 MAX_DENSE = 200  # up to this number of nodes, all eigenvectors take less time than an iteration
+MAX_BASIS = 2_000  # number of vectors that an iteration keeps at most
 
 
 class AddAttentionEdges(BaseTransform, Explained):
@@ -311,8 +312,17 @@ def _eigenvectors(scaled: sp.csr_array, root: np.ndarray, count: int) -> np.ndar
         x + 3 * trivial * (trivial @ x) - scaled @ x))
     start = np.random.default_rng(0).standard_normal(size)
     # A basis of 40 vectors finds eigenvalues that are repeated, which the default of 20 may miss.
-    values, vectors = eigsh(shifted, count, which='SA', v0=start, ncv=max(40, 2 * count + 20))
-    return vectors[:, values.argsort()]
+    # If an eigenvalue is repeated more often, as 0 is in a graph of many parts, rounding decides
+    # whether 40 suffice.
+    basis = max(40, 2 * count + 20)
+    while True:
+        try:
+            values, vectors = eigsh(shifted, count, which='SA', v0=start, ncv=min(basis, size))
+            return vectors[:, values.argsort()]
+        except ArpackNoConvergence:
+            if basis >= min(size, MAX_BASIS):
+                raise
+            basis *= 4
 
 
 def _signs(vectors: np.ndarray) -> np.ndarray:

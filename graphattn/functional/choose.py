@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from graphattn import ops
+from graphattn._compiler import CompilerMissing
 from graphattn.graphs.graph import BipartiteGraph
 from graphattn.ops import Backend, LogitTerms
 from graphattn.ops.attention.sdpa import takes_one_call
@@ -33,20 +34,30 @@ PAIRS_OF_A_CALL = {'cpu': 3 * 2**13, 'cuda': 2**20}
 MOST_DENSE_PAIRS = {'numba': 2**15}
 
 
-def _loaded(name: str, where: str) -> Backend:
+def _fastest_on_cpus() -> Backend:
     try:
-        return ops.load(name)
+        return ops.load('numba')
+    except CompilerMissing as error:
+        warnings.warn(f"backend 'numba' is unavailable, so backend='auto' uses a slower backend: "
+                      f"{error}", stacklevel=2)
+    return GATHER
+
+
+def _fastest_on_gpus() -> Backend:
+    if torch.version.cuda is None:
+        return GATHER
+    try:
+        return ops.load('triton')
     except ImportError as error:
-        warnings.warn(f"backend {name!r} is unavailable, so backend='auto' uses a slower "
-                      f"backend{where}: {error}", stacklevel=2)
+        warnings.warn(f"backend 'triton' is unavailable, so backend='auto' uses a slower backend "
+                      f"on GPUs: {error}", stacklevel=2)
     return GATHER
 
 
 GATHER = ops.load('gather')
 # The fastest backend, by type of device. Backends are loaded here, because compiled code cannot
 # import modules.
-FASTEST_SPARSE = {'cpu': _loaded('numba', ''),
-                  'cuda': GATHER if torch.version.cuda is None else _loaded('triton', ' on GPUs')}
+FASTEST_SPARSE = {'cpu': _fastest_on_cpus(), 'cuda': _fastest_on_gpus()}
 
 
 def choose(name: str, query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,

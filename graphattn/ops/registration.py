@@ -95,8 +95,8 @@ def define_gradients(operator: OpOverload, inputs: str, *, of: str, saved: str =
         ctx.save_for_backward(*[result[name] for name in saved], *inputs[:num_tensors])
         ctx.constants = inputs[num_tensors:]
 
-    numbers = [names.index(name) for name in wanted]
-    place = [numbers.index(number) if number in numbers else None for number in range(len(names))]
+    numbers = [number for name in wanted for number, own in enumerate(names) if own == name]
+    place = [wanted.index(name) if name in wanted else None for name in names]
 
     def differentiate(ctx, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grads = grads[:len(of)]

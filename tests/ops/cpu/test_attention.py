@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,6 +36,11 @@ def loops(request, monkeypatch):
 
 
 by_both = pytest.mark.usefixtures('loops')
+
+
+def edges_by_query(graph: BipartiteGraph) -> Edges:
+    return Edges.by_query(SimpleNamespace(indptr=graph.indptr, edge_key=graph.key,
+                                          query_ptr=graph.query_ptr, key_ptr=graph.key_ptr))
 
 
 def attend(graph: BipartiteGraph, inputs: dict[str, Tensor], backend: str = 'numba', *,
@@ -183,7 +189,7 @@ def test_many_python_threads_at_once(with_threads):
 @pytest.mark.parametrize('num_threads', [1, 2, 5])
 def test_every_query_and_head_is_the_work_of_one_thread(name, num_threads, with_threads):
     graph = GRAPHS[name]()
-    edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
+    edges = edges_by_query(graph)
     items = with_threads(num_threads, lambda: schedule.cut(edges, (HEADS, 8)))
     times = torch.zeros(graph.num_queries, HEADS)
     for head, first, last, *_ in items:
@@ -198,7 +204,7 @@ def test_every_query_and_head_is_the_work_of_one_thread(name, num_threads, with_
 @pytest.mark.parametrize('name', GRAPHS)
 def test_items_that_share_keys_have_rows_of_their_own(name, many_parts):
     graph = GRAPHS[name]()
-    edges = Edges.by_query(*graph.csr, graph.query_ptr, graph.key_ptr)
+    edges = edges_by_query(graph)
     inputs = [torch.zeros(graph.num_keys, HEADS, 3)]
     grads = KeyGrads.of(edges, (HEADS, 8), inputs, torch.float)
     writers = {}
