@@ -344,11 +344,13 @@ def drive_decoded(query, key, value, graph, terms, owners, **options) -> Tensor:
     kept, outs, num_tokens = Kept([0]), [], len(query)
     for rows in torch.arange(num_tokens).split([3, 1, num_tokens - 4]):
         nodes = (rows + num_tokens * torch.arange(owners or 1).unsqueeze(1)).flatten()
-        attr, projection = terms.features
-        own = ProjectedFeatures(attr[torch.isin(graph.query, nodes)], projection)
+        own = terms
+        if terms.features is not None:
+            attr, projection = terms.features
+            attr = attr[torch.isin(graph.query, nodes)]
+            own = terms._replace(features=ProjectedFeatures(attr, projection))
         of_step = BipartiteGraph.from_mask(graph.to_mask()[nodes])
-        outs.append(drive(*(x[rows] for x in (query, key, value)), of_step,
-                          terms._replace(features=own),
+        outs.append(drive(*(x[rows] for x in (query, key, value)), of_step, own,
                           placement=Cache(owners, kept, nodes, of_step), **options)[0])
     return torch.cat(outs)
 
@@ -405,6 +407,19 @@ def test_features_of_edges_that_would_travel_are_refused(placement, diffusion):
     nodes, graph, terms = features_of_edges(None)
     with pytest.raises(ValueError, match="'hops' must be 1, .* 'edge_bias'"):
         DRIVES[placement](*nodes, graph, terms, None, **diffusion)
+
+
+@pytest.mark.parametrize('placement', DRIVES)
+def test_infinitely_many_hops_are_right_or_refused(placement):
+    nodes, graph, _ = features_of_edges(None)
+    given = nodes, graph, LogitTerms(scale=None)
+    limit = drive(*nodes, *given[1:], math.inf, .2)[0]
+    if placement in ('decoded', 'parallel'):  # each hop fetches values
+        with pytest.raises(ValueError, match="'hops' must be finite .*got inf"):
+            DRIVES[placement](*nodes, *given[1:], None, hops=math.inf, teleport=.2)
+    else:
+        torch.testing.assert_close(
+            DRIVES[placement](*nodes, *given[1:], None, hops=math.inf, teleport=.2), limit)
 
 
 @pytest.mark.parametrize('needs_weights', [False, True])

@@ -41,7 +41,8 @@ _FEATURES_AT_ONCE = 8  # of half precision, that tensor cores load together
 class Placement:
     """A placement: where the keys and values of edges lie in memory. In this base class, the caller
     of :func:`drive` passes all of them. A subclass can fetch them, for example from a cache or from
-    other processes.
+    other processes: it sets ``has_all_values = False``, and overrides :meth:`edges`, :meth:`keys`
+    and :meth:`values`, as :class:`graphattn.placement.Cache` does.
 
     If each head has its own graph, heads are folded into nodes: the graph then has a node for each
     token and head (:func:`graphattn.functional.folding.fold_heads`).
@@ -143,7 +144,7 @@ def drive(
     if sink is not None:
         sink = placement.fold_sink(check_sink(sink, tokens), tokens.size(0))
     scale = scale_of(query) if scale is None else scale
-    terms = LogitTerms(bias, gate, scale, dropout_p, softcap, sink, features)
+    terms = terms._replace(bias=bias, gate=gate, scale=scale, sink=sink)
     if features is not None:
         if not is_plain:
             raise ValueError(f"'hops' must be 1, without a teleport, if edges have features, "
@@ -222,6 +223,9 @@ def _one_hop(
 def _several_hops(query: Tensor, key: Tensor, value: Tensor, graph: BipartiteGraph,
                   terms: LogitTerms, hops: int | float, teleport: Teleport, placement: Placement,
                   backend: str | Backend, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
+    if hops == math.inf and not placement.has_all_values:
+        raise ValueError("'hops' must be finite with a placement that fetches keys and values "
+                         "before each hop (got inf); pass a number of hops")
     value = repeat_heads(value, query.size(1))
     spread = spread_teleport(teleport, hops, value)
     kernel = backend if isinstance(backend, Backend) else choose_weighing(

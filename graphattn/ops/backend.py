@@ -16,8 +16,12 @@ class LogitTerms(NamedTuple):
     """Arguments of attention beside queries, keys, values and edges: the terms of the logits,
     dropout, and features of edges.
 
-    A new term needs a field here, a check in :mod:`graphattn.functional.checks`, a line in
-    :mod:`graphattn.ops.edge_math`, and a capability of :class:`Backend`. A caller sets its own
+    A new term that is a number for each edge belongs to the bias: it needs a field here, a check in
+    :mod:`graphattn.functional.checks`, and a line in ``drive`` and in ``attention_weights`` that
+    adds the term to the bias of the caller's graph, and no kernel. Any other term needs a line in
+    :mod:`graphattn.ops.edge_math`, a capability of :class:`Backend`, and kernels of ``attention``,
+    ``attention_weights`` and ``diffused_attention``. Terms of edges are divided where a placement
+    divides the edges (``placement/cache.py``, ``placement/overlap.py``). A caller sets its own
     fields by ``_replace`` and leaves the other fields unchanged.
     """
 
@@ -86,8 +90,8 @@ class Backend:
             queries, in which several consecutive heads of queries share one head of keys and
             values.
         takes_gate (bool): Whether gates are supported.
-        takes_softcap (bool): Whether ``attention`` supports a softcap.
-        takes_sink (bool): Whether ``attention`` supports sinks.
+        takes_softcap (bool): Whether ``attention`` supports a softcap; other functions always must.
+        takes_sink (bool): Whether ``attention`` supports sinks; other functions always must.
         max_channels (int or float): Largest number of channels of a head, and of features of an
             edge in ``attention_with_features``; unlimited if omitted.
         nan_leaks (bool): Whether a NaN in a query, key, value or bias reaches outputs or gradients
