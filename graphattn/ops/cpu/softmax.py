@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numba import types
+from numba.extending import overload
 from torch import Tensor
 
-from graphattn.ops.cpu.jit import jit_inline
+from graphattn.ops.cpu.jit import INLINE, jit_inline
 from graphattn.ops.cpu.rows import whole_vectors
 from graphattn.ops.cpu.simd import (
     LANES,
@@ -103,20 +105,32 @@ def modify_backward(grad, dot, terms, grad_bias, grad_gate, first, n, head):
     multiply_by_gate(grad, terms, first, n, head)
 
 
-# numba compiles nothing for a branch on an argument that is None.
-
-
-@jit_inline
 def cap(logit, softcap, n):
-    if softcap is not None:
+    raise NotImplementedError  # compiled code calls the overload
+
+
+@overload(cap, jit_options=INLINE)
+def _overload_cap(logit, softcap, n):
+    if softcap is types.none:
+        return lambda logit, softcap, n: None
+
+    def cap(logit, softcap, n):
         for e in range(whole_vectors(n)):
             logit[e] = softcap * tanh(logit[e] / softcap)
+    return cap
 
 
-@jit_inline
 def multiply_by_slope(grad, dot, softcap, terms, first, n, head):
     """Multiply gradients by the derivative of the softcap at the dot products, if there is one."""
-    if softcap is not None:
+    raise NotImplementedError  # compiled code calls the overload
+
+
+@overload(multiply_by_slope, jit_options=INLINE)
+def _overload_multiply_by_slope(grad, dot, softcap, terms, first, n, head):
+    if softcap is types.none:
+        return lambda grad, dot, softcap, terms, first, n, head: None
+
+    def multiply_by_slope(grad, dot, softcap, terms, first, n, head):
         gate, factor = terms.gate, terms.scale / softcap
         if gate.shape[0] > 0:
             column = min(head, gate.shape[1] - 1)
@@ -127,6 +141,7 @@ def multiply_by_slope(grad, dot, softcap, terms, first, n, head):
             for e in range(whole_vectors(n)):
                 y = tanh(dot[e] * factor)
                 grad[e] -= grad[e] * y * y
+    return multiply_by_slope
 
 
 @jit_inline
