@@ -6,14 +6,13 @@ from graphattn.models.classifiers import (
     PairClassifier,
     Pooler,
     SequenceClassifier,
-    SpanModel,
     TokenClassifier,
-    best_spans,
 )
 from graphattn.models.encoder import Encoder
 from graphattn.models.graph_transformer import FeatureEncoder, GraphTransformer
 from graphattn.models.hugging_face import encoder_of, load_bert, load_roberta, to_hugging_face
 from graphattn.models.masked_language_model import MaskedLanguageModel
+from graphattn.models.span_model import SpanModel, best_spans
 
 __all__ = ['CausalLanguageModel', 'Encoder', 'FeatureEncoder', 'GraphTransformer',
            'MaskedLanguageModel', 'MultipleChoiceModel', 'PairClassifier', 'Pooler',
