@@ -315,12 +315,13 @@ def _eigenvectors(scaled: sp.csr_array, root: np.ndarray, count: int) -> np.ndar
     # If an eigenvalue is repeated more often, as 0 is in a graph of many parts, rounding decides
     # whether 40 suffice.
     basis = max(40, 2 * count + 20)
+    largest = min(size, max(basis, MAX_BASIS))
     while True:
         try:
-            values, vectors = eigsh(shifted, count, which='SA', v0=start, ncv=min(basis, size))
+            values, vectors = eigsh(shifted, count, which='SA', v0=start, ncv=min(basis, largest))
             return vectors[:, values.argsort()]
         except ArpackNoConvergence:
-            if basis >= min(size, MAX_BASIS):
+            if basis >= largest:
                 raise
             basis *= 4
 

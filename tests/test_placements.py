@@ -412,14 +412,13 @@ def test_features_of_edges_that_would_travel_are_refused(placement, diffusion):
 @pytest.mark.parametrize('placement', DRIVES)
 def test_infinitely_many_hops_are_right_or_refused(placement):
     nodes, graph, _ = features_of_edges(None)
-    given = nodes, graph, LogitTerms(scale=None)
-    limit = drive(*nodes, *given[1:], math.inf, .2)[0]
+    given, forever = (*nodes, graph, LogitTerms(scale=None)), dict(hops=math.inf, teleport=.2)
     if placement in ('decoded', 'parallel'):  # each hop fetches values
         with pytest.raises(ValueError, match="'hops' must be finite .*got inf"):
-            DRIVES[placement](*nodes, *given[1:], None, hops=math.inf, teleport=.2)
+            DRIVES[placement](*given, None, **forever)
     else:
-        torch.testing.assert_close(
-            DRIVES[placement](*nodes, *given[1:], None, hops=math.inf, teleport=.2), limit)
+        torch.testing.assert_close(DRIVES[placement](*given, None, **forever),
+                                   drive(*given, **forever)[0])
 
 
 @pytest.mark.parametrize('needs_weights', [False, True])

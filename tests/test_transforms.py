@@ -107,6 +107,23 @@ def test_no_eigenvector_of_a_special_graph_is_missed(name, solver):
     np.testing.assert_allclose(encoding.T @ encoding, np.eye(12), atol=1e-6)
 
 
+def test_a_basis_that_does_not_suffice_grows(monkeypatch):
+    sizes, original = [], transforms.eigsh
+
+    def eigsh(*args, ncv, **options):
+        sizes.append(ncv)
+        if ncv < 150:
+            raise ArpackNoConvergence('%s', [], [])
+        return original(*args, ncv=ncv, **options)
+
+    expected = LaplacianPE(4)(draw(150)).laplacian_eigenvector_pe
+    monkeypatch.setattr(transforms, 'MAX_DENSE', 0)
+    monkeypatch.setattr(transforms, 'eigsh', eigsh)
+    found = LaplacianPE(4)(draw(150)).laplacian_eigenvector_pe
+    assert sizes == [40, 150]
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
 def test_components_are_told_apart_first(solver):
     parts = [draw(20), draw(25), draw(30)]
     data = Data(edge_index=torch.cat([part.edge_index + shift for part, shift in
