@@ -1,5 +1,7 @@
 """Options, files and errors that all commands of analysis share."""
 
+from __future__ import annotations
+
 import csv
 import inspect
 import io
@@ -9,13 +11,12 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentError, Namespace
-from matplotlib.figure import Figure
 from scipy.sparse.linalg import ArpackError
 from tqdm import tqdm
 
-from analysis.drawings import name_tokens
 from analysis.graph_files import ENDINGS as GRAPH_ENDINGS
 from analysis.graph_files import read_graph_file
 from analysis.graphs import MAX_TOKENS, GraphLike, check_count, graph_of_pattern
@@ -28,6 +29,9 @@ from graphattn.style import in_style
 from graphattn.utils.files import check_folder, csv_cell, write_whole
 from graphattn.utils.memory import within_free_memory
 from graphattn.utils.trust import importing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Graphs = dict[str, list[GraphLike]]
 Names = Sequence[str] | None  # names of the tokens of a graph file
@@ -46,7 +50,7 @@ FILE_OPTIONS = 'format', 'header', 'numbered', 'edges', 'bipartite'
 
 def ask(
     question: Callable[..., Result],
-    draw: Callable[..., Figure],
+    draw: Callable[[Results, Graphs], Figure],
     arguments: list[str] | None = None,
     *,
     name: str,
@@ -71,8 +75,7 @@ def ask(
         jobs = [(label, graph) for label, samples in graphs.items() for graph in samples]
         for label, graph in tqdm(jobs, desc=name, unit='graph', disable=len(jobs) == 1 or None):
             results[label].append(question(graph, **settings).named(names))
-        has_graphs = 'graphs' in inspect.signature(draw).parameters
-        show(options.out, name, results, draw(results, *[graphs] * has_graphs), names)
+        show(options.out, name, results, lambda: draw(results, graphs), names)
 
     run_or_exit(parser, run, arguments)
 
@@ -153,7 +156,7 @@ def run_or_exit(parser: Parser, run: Callable[[Namespace], None],
                 if options.get(name) is not None:
                     check_count(name, options[name], least, most)
             check_out(options.out, endings)
-            with ending_signals(), in_style(), within_free_memory():
+            with ending_signals(), within_free_memory():
                 run(options)
     except KeyboardInterrupt as interrupt:
         exit_on(interrupt)
@@ -172,12 +175,19 @@ def _advice(error: Exception) -> str:
     return f'; pass {option} {found}'
 
 
-def show(out: Path, name: str, results: Results, figure: Figure, names: Names = None) -> None:
+def show(out: Path, name: str, results: Results, draw: Callable[[], Figure],
+         names: Names = None) -> None:
     """Write the results and the figure of a command to files, and print a table of the results."""
+    def drawn() -> Figure:
+        from analysis.drawings import name_tokens
+
+        figure = draw()
+        name_tokens(figure, names)
+        return figure
+
     plain = {label: [sample.to_dict(names) for sample in samples]
              for label, samples in results.items()}
-    name_tokens(figure, names)
-    written = save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, figure)
+    written = save(out, name, {'.json': as_json(plain), '.csv': as_csv(results)}, drawn)
     say(table(results), *token_lines(results, names), written)
 
 
@@ -201,16 +211,22 @@ def token_lines(results: Results, names: Names) -> list[str]:
     return lines
 
 
-def save(out: Path, name: str, texts: dict[str, str], figure: Figure) -> str:
-    """Write the results of a command to files, and return a line of text with their paths."""
+def save(out: Path, name: str, texts: dict[str, str], draw: Callable[[], Figure]) -> str:
+    """Write the results of a command to files, and return a line of text with their paths. A
+    figure is drawn only if its file is one of them."""
     paths = [out / f'{name}{ending}' for ending in (*texts, '.png')]
     if out.suffix in ENDINGS:
         paths = [out]
     for path in sorted(paths, key=lambda path: path.suffix in texts):  # the figure may fail
         text = texts.get(path.suffix)
-        write_whole(path, lambda file, text=text: figure.savefig(file) if text is None
+        write_whole(path, lambda file, text=text: _draw_to(file, draw) if text is None
                     else file.write_text(text, encoding='utf-8'))
     return f'written to {", ".join(map(str, paths))}'
+
+
+def _draw_to(file: Path, draw: Callable[[], Figure]) -> None:
+    with in_style():
+        draw().savefig(file)
 
 
 def check_out(out: Path, endings: Sequence[str]) -> None:

@@ -6,15 +6,19 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from experiments.runs.shipped import unknown
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
+    from matplotlib.figure import Figure
 
     from analysis.command import Graphs, Names
+    from analysis.result import Results
     from graphattn import BipartiteGraph
 
 # Modules are imported by the command that needs them, because their imports take seconds.
@@ -36,17 +40,26 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _ask(name: str, arguments: list[str], question: str | None = None, **defaults: object) -> None:
-    from analysis import command, drawings
+    from analysis import command
+
+    def draw(results: Results, graphs: Graphs) -> Figure:
+        drawing = getattr(_drawings(), f'draw_{name}')
+        return drawing(results, *[graphs] * ('graphs' in signature(drawing).parameters))
 
     function = getattr(import_module(f'analysis.{name}'), question or name)
-    command.ask(function, getattr(drawings, f'draw_{name}'), arguments, name=name, **defaults)
+    command.ask(function, draw, arguments, name=name, **defaults)
+
+
+def _drawings() -> ModuleType:
+    from analysis import drawings  # imports matplotlib, which only figures need
+
+    return drawings
 
 
 def _universality(arguments: list[str]) -> None:
     from tqdm import tqdm
 
     from analysis import command
-    from analysis.drawings import draw_universality
     from analysis.universality import diffusion_universality, universality
 
     parser = command.new_parser('universality', '', 16)
@@ -73,8 +86,9 @@ def _universality(arguments: list[str]) -> None:
                 for graphs in samples] for label in samples[0]}
         results = {label: [result.named(names) for result in of_samples]
                    for label, of_samples in results.items()}
-        figure = draw_universality(samples[0], results['in turn'][0])
-        command.show(options.out, 'universality', results, figure, names)
+        command.show(
+            options.out, 'universality', results,
+            lambda: _drawings().draw_universality(samples[0], results['in turn'][0]), names)
         for label, of_samples in results.items():
             reasons = [reason for result in of_samples for reason in result.reasons]
             command.say(*(f'{label}: {reason}' for reason in dict.fromkeys(reasons)))
@@ -118,7 +132,6 @@ def _layers(heads: Graphs, index: int) -> dict[str, BipartiteGraph]:
 def _certificate(arguments: list[str]) -> None:
     from analysis.certificate import certificate, graphs_of_heads, read_ids
     from analysis.command import output_parser, run_or_exit, show
-    from analysis.drawings import draw_certificate
 
     parser = output_parser('certificate')
     parser.add_argument('folder', type=str,
@@ -136,7 +149,7 @@ def _certificate(arguments: list[str]) -> None:
         found = certificate(graphs_of_heads(options.folder, options.n, tokens),
                             time_limit=options.time_limit)
         results = {Path(options.folder).name: [found]}
-        show(options.out, 'certificate', results, draw_certificate(results))
+        show(options.out, 'certificate', results, lambda: _drawings().draw_certificate(results))
 
     run_or_exit(parser, run, arguments)
 
@@ -146,6 +159,7 @@ def _report(arguments: list[str]) -> None:
 
     from analysis.command import load, new_parser, run_or_exit, say
     from analysis.report import page, profile_sections, sections
+    from graphattn.style import in_style
     from graphattn.utils.files import write_whole
 
     endings = '.html',
@@ -156,6 +170,7 @@ def _report(arguments: list[str]) -> None:
                         help='instead of graphs, a profile of a model from transformers: a file '
                              'that Profile.save wrote')
 
+    @in_style()
     def run(options: Namespace) -> None:
         if options.profile is not None:
             text = page(Path(options.profile).name, profile_sections(options.profile))
@@ -176,12 +191,14 @@ def _figures(arguments: list[str]) -> None:
 
     from analysis.command import ENDINGS, as_json, output_parser, run_or_exit, save, say
     from analysis.figures import FIGURES
+    from graphattn.style import in_style
 
     endings = tuple(ending for ending in ENDINGS if ending != '.csv')
     parser = output_parser('figures', endings)
     parser.add_argument('name', type=str, help=f'all, or one of {", ".join(FIGURES)}')
     parser.add_argument('--seed', type=int, default=0, help='seed of random patterns')
 
+    @in_style()
     def run(options: Namespace) -> None:
         if options.name not in {'all', *FIGURES}:
             raise ValueError(f"'name' must be the name of a figure: "
@@ -193,7 +210,7 @@ def _figures(arguments: list[str]) -> None:
             picture = FIGURES[name](options.seed)
             with tqdm.external_write_mode():
                 written = save(options.out, name, {'.json': as_json(picture.to_dict())},
-                               picture.figure)
+                               lambda figure=picture.figure: figure)
                 say(picture, written, *([''] if len(names) > 1 else []))
 
     run_or_exit(parser, run, arguments, endings)

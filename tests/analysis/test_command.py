@@ -50,7 +50,7 @@ def size(graph: BipartiteGraph, large: int = 100) -> Size:
                 graph.in_degree().numpy())
 
 
-def draw(results):
+def draw(results, graphs):
     return Figure()
 
 
