@@ -171,7 +171,7 @@ def _advice(error: Exception) -> str:
     found = str(error).partition('unrecognized arguments: ')[2].partition(' ')[0]
     if not found or found.startswith('-'):
         return ''
-    option = '--graph' if Path(found).is_file() else '--pattern'
+    option = '--graph' if os.path.isfile(found) else '--pattern'  # a word may be too long for Path
     return f'; pass {option} {found}'
 
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from experiments import load_run, train
 from experiments.runs.checkpoints import LAST, PREVIOUS, newest_good, read_checkpoint
 from experiments.runs.command import run_or_exit
+from experiments.signals import end_early
 from tests.forked import forked
 from tests.fuzz.budget import TIMES, cases
 
@@ -52,6 +53,7 @@ def in_process(folder, prepare, number, seconds):
         def work():
             os.dup2(said.fileno(), 1)
             os.dup2(said.fileno(), 2)
+            end_early()
             sys.stdout = sys.stderr = open(2, 'w', buffering=1)
             torch.set_num_threads(1)
             prepare()
