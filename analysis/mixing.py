@@ -28,6 +28,7 @@ class Mixing(Result):
     num_tokens: int
     starts: int  #: Number of tokens from which the walk was started; see ``all_starts``.
     all_starts: bool
+    #: Whether the walk has no direction. It steps from a query to a key: from target to source.
     is_reversible: bool
     closed_classes: int
     period: int

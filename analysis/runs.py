@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from experiments.runs.pretrained import rebuilt
 from graphattn import BipartiteGraph, GraphAttention
 from graphattn.graphs import PairMask
+from graphattn.models import GraphTransformer
 from graphattn.patterns import Full
 from graphattn.utils.building import check_finite
 from graphattn.utils.reading import load_tensors
@@ -116,6 +117,10 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
     if checkpoint.is_dir():
         checkpoint = checkpoint / 'checkpoints' / 'last.ckpt'
     run = rebuilt(checkpoint, load_tensors, 'checkpoint', trust, data=LightningDataModule)
+    if isinstance(run.model, GraphTransformer):
+        raise ValueError(f"'checkpoint' must contain a model of sequences (got a GraphTransformer "
+                         f"in {checkpoint}); measure the graphs that it attends along by --graph "
+                         f"or --pattern")
     return run.model.eval(), run.data
 
 

@@ -14,6 +14,7 @@ file below ``experiments/configs``. """ # noqa: E501
 
 import ast
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -24,7 +25,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from analysis.commands import COMMANDS as QUESTIONS
-from experiments.quick_help import without_libraries
+from experiments.quick_help import LIBRARIES, without_libraries
 from experiments.runs.shipped import (
     CONFIGS,
     OF_GRAPHS,
@@ -214,10 +215,24 @@ def _run(module: str, name: str, arguments: Sequence[str]) -> None:
     sys.argv = [name, *arguments]
     own_main = sys.modules['__main__']
     try:
-        with without_libraries() if {'-h', '--help'} & set(arguments) else nullcontext():
+        is_help = bool({'-h', '--help'} & set(arguments))
+        with without_libraries() if is_help and not _name_libraries(arguments) else nullcontext():
             _execute(module)
     finally:
         sys.modules['__main__'] = own_main
+
+
+def _name_libraries(arguments: Sequence[str]) -> bool:
+    """Return whether a config, or its base, names a class of a library, whose parameters only the
+    library knows."""
+    words = [word.removeprefix('--config=') for word in arguments]
+    texts = [Path(word).read_text(encoding='utf-8') for word in words
+             if word.endswith('.yaml') and Path(word).is_file()]
+    for text in texts:
+        names = re.findall(r'^base: (\S+)', text, re.MULTILINE)
+        texts += [base.read_text(encoding='utf-8') for name in names
+                  if (base := CONFIGS / f'{name}.yaml').exists()]
+    return any(re.search(rf'\bclass_path: ({"|".join(LIBRARIES)})\.', text) for text in texts)
 
 
 def _execute(name: str) -> None:

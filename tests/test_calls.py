@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch, Data
 
-from graphattn import layers, models, patterns, sources, transforms
+from graphattn import BipartiteGraph, layers, models, patterns, sources, transforms
 from graphattn._explained import parameters_of
 from graphattn.graphs.pair_layout import LAYOUTS
-from graphattn.layers import GraphAttention, GraphTransformerConv
+from graphattn.layers import GraphAttention, GraphTransformerConv, MultiheadAttention
 from graphattn.patterns import Pattern, parse
 from graphattn.samplers import FactorModel
 from graphattn.sources import GraphSource
@@ -122,6 +122,30 @@ def test_a_method_of_users_has_the_arguments_that_it_is_called_with(base, method
 class Nothing(GraphSource):
     def forward(self, query, key, ptr, generator=None):
         return None
+
+
+class OneGraph(GraphSource):
+    """Joins all sequences, which are not divided by ``ptr``."""
+
+    def forward(self, query, key, ptr, *, key_ptr=None, generator=None):
+        return patterns.SlidingWindow(2).build(query.size(0))
+
+
+class OneForEachHead(GraphSource):
+    """The same for each head; of two sequences, two heads have as many segments."""
+
+    def forward(self, query, key, ptr, *, key_ptr=None, generator=None):
+        return BipartiteGraph.batch([patterns.SlidingWindow(head).build(query.size(0))
+                                     for head in range(query.size(1))])
+
+
+@pytest.mark.parametrize('source', [OneGraph(), OneForEachHead()])
+@pytest.mark.parametrize('call', [
+    lambda source: GraphAttention(8, 2, source)(torch.ones(10, 8), torch.tensor([0, 4, 10])),
+    lambda source: MultiheadAttention(8, 2, source=source)(*[torch.ones(5, 2, 8)] * 3)])
+def test_graphs_of_a_source_have_the_sequences_as_segments(source, call):
+    with pytest.raises(ValueError, match="segments are the 2 sequences of 'ptr'.*query_ptr=ptr"):
+        call(source)
 
 
 @pytest.mark.parametrize('call, match', [

@@ -70,6 +70,11 @@ def number_of(what: str, number: int) -> str:
     return f'{number:,} {what}{"s" * (number != 1)}'
 
 
+def tell_of_cuts(where: Path, number: int, what: str, size: int) -> None:
+    if number:
+        tell(where, f'{number_of(what, number)} cut to {size:,} tokens', {})
+
+
 def check_is_text(path: Path) -> None:
     """Raise an error if a file begins like a known format that is not text, such as gzip."""
     try:

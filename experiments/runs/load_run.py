@@ -56,8 +56,8 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
     Args:
         folder: The folder of the run, its ``--trainer.default_root_dir``.
         trust: Packages whose classes the run's config.yaml may name, such as ``'mypackage.'``,
-            besides graphattn, experiments and torch.nn. Classes of other packages could run any
-            command.
+            besides graphattn, experiments, torch.nn and torch_geometric.transforms. Classes of
+            other packages could run any command.
 
     Raises:
         OSError: A file of the run is missing.

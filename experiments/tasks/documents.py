@@ -19,6 +19,7 @@ from experiments.data.batch import NO_LABEL, TokenBatch
 from experiments.data.text.document_files import PARTS, Collection, Document, DocumentSource
 from experiments.data.text.text_table import read_texts
 from experiments.data.text.tokenizer import cut, encoded, framed, special_tokens
+from experiments.data.what_was_read import tell_of_cuts
 from experiments.tasks.tokenized import TokenizedTask, spread_of_lengths
 
 if TYPE_CHECKING:
@@ -95,11 +96,14 @@ class Documents(TokenizedTask):
         """Yield batches of ``size`` unlabelled texts of a table with their line numbers and texts,
         in the order of the table."""
         rows, tokenizer = read_texts(path, self.documents.columns), self.load_tokenizer()
+        num_cut = 0
         while some := list(islice(rows, size)):
             encoded = EncodedDocuments([Document(row.texts, NO_LABEL) for row in some], tokenizer,
                                        self.max_length)
             batch = encoded.batch(range(len(some)))
+            num_cut += encoded.num_cut
             yield [str(row.number) for row in some], batch, [row.texts for row in some]
+        tell_of_cuts(path, num_cut, 'example', self.max_length)
 
 
 class EncodedDocuments(Dataset):
@@ -132,6 +136,10 @@ class EncodedDocuments(Dataset):
         begin, end = self.ptr[index:index + 2]
         return self.tokens[begin:end].long(), self.label[index]
 
+    @property
+    def num_cut(self) -> int:
+        return int((self.full_lengths > self.lengths).sum())
+
     def batch(self, numbers: Iterable[int]) -> TokenBatch:
         return collate([self[number] for number in numbers])
 
@@ -146,10 +154,9 @@ class EncodedDocuments(Dataset):
 
     @rank_zero_only
     def describe(self, name: str) -> None:
-        num_cut = int((self.full_lengths > self.lengths).sum())
         print(f'{name:<5} {len(self):>7,} documents of {len(self.label.unique())} classes; '
               f'{spread_of_lengths(self.full_lengths)}; '
-              f'{num_cut:,} cut to {self.lengths.max():,}')
+              f'{self.num_cut:,} cut to {self.lengths.max():,}')
 
 
 def collate(examples: list[tuple[Tensor, Tensor]]) -> TokenBatch:

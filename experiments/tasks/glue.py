@@ -18,6 +18,7 @@ from experiments.data.batch import NO_LABEL, TextBatch
 from experiments.data.text.document_files import Document
 from experiments.data.text.glue_files import TASKS, read_rows, read_test_rows
 from experiments.data.text.tokenizer import load_tokenizer
+from experiments.data.what_was_read import tell_of_cuts
 from experiments.tasks.batch_stream import ResumableLoader, ShuffledEpochs, each_once
 from experiments.tasks.documents import EncodedDocuments
 
@@ -103,13 +104,15 @@ class Glue(L.LightningDataModule):
         """Yield batches of ``size`` rows of a test set with the numbers of the rows. The file is as
         GLUE distributes it."""
         rows = read_test_rows(path, TASKS[self.task])
-        bar = tqdm(desc=path.stem, unit=' rows', disable=None)
+        bar, num_cut = tqdm(desc=path.stem, unit=' rows', disable=None), 0
         while some := list(islice(rows, size)):
             numbers, texts = zip(*some)
             examples = Examples([Document(text, NO_LABEL) for text in texts], self.tokenizer,
                                 self.max_length, path.stem)
             yield list(numbers), collate([examples[i] for i in range(len(examples))])
             bar.update(len(some))
+            num_cut += examples.num_cut
+        tell_of_cuts(path, num_cut, 'row', self.max_length)
 
 
 class Examples(EncodedDocuments):

@@ -19,6 +19,7 @@ from experiments.data.sequences import (
     SequenceSource,
     check_at_least,
 )
+from experiments.data.what_was_read import tell_of_cuts
 from experiments.tasks.batch_stream import Batches, StreamedTask
 from graphattn.models import CausalLanguageModel
 
@@ -98,9 +99,16 @@ class LongRange(StreamedTask):
     def unlabelled(self, path: Path, size: int) -> Iterator[tuple[list[str], TokenBatch]]:
         """Yield batches of ``size`` unlabelled examples of a file with their names, in the order of
         the file."""
-        rows = ((name, [ids[:self.max_length - self.cls] for ids in sequences])
-                for name, sequences in self.source.unlabelled(path))
-        return unlabelled_batches(rows, size, self._cls_token)
+        longest, num_cut = self.max_length - self.cls, 0
+
+        def rows() -> Iterator[tuple[str, list[np.ndarray]]]:
+            nonlocal num_cut
+            for name, sequences in self.source.unlabelled(path):
+                num_cut += any(len(ids) > longest for ids in sequences)
+                yield name, [ids[:longest] for ids in sequences]
+
+        yield from unlabelled_batches(rows(), size, self._cls_token)
+        tell_of_cuts(path, num_cut, 'example', longest)
 
     @property
     def _cls_token(self) -> int | None:

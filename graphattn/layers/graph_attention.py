@@ -33,7 +33,7 @@ from graphattn.layers.rotary import check_rotation, rotate
 from graphattn.ops import LogitTerms
 from graphattn.patterns import Pattern
 from graphattn.sources import GraphSource, as_source
-from graphattn.sources.base import add_terms, check_same_sequences, fold_ptr
+from graphattn.sources.base import add_terms, check_returned, check_same_sequences, fold_ptr
 
 
 class GraphAttention(nn.Module, Explained):
@@ -247,9 +247,7 @@ class GraphAttention(nn.Module, Explained):
         if source.per_head and self.num_kv_heads < self.heads:
             key = repeat_heads(key, self.heads)
         graph = source(query, key, ptr, generator=generator, **others)
-        if not isinstance(graph, BipartiteGraph | PairMask):
-            raise TypeError(f"'source' must return a BipartiteGraph or a PairMask (got "
-                            f"{type(graph).__name__} from {type(source).__name__})")
+        check_returned(source, graph, query, ptr, has_all_rows=placement is LOCAL)
         return graph
 
     def _check_graph(self, graph: BipartiteGraph | PairMask, placement: Placement,
@@ -364,9 +362,10 @@ def _check_sequences(name: str, own: Tensor, ptr: Tensor, heads: int, num_tokens
     if not fitting:
         return  # sizes are compared later
     if not any(torch.equal(own, fold_ptr(ptr, times, num_tokens)) for times in fitting):
-        raise ValueError(f"'graph' must have the sequences of 'ptr' as segments, once for each of "
-                         f"{fitting[-1]} heads (got {name} {own.tolist()} and ptr "
-                         f"{ptr.tolist()}); build the graph with query_ptr=ptr")
+        of_heads = f', once for each of {heads} heads' * (fitting[-1] > 1)
+        raise ValueError(f"'graph' must have the sequences of 'ptr' as segments{of_heads} (got "
+                         f"{name} {own.tolist()} and ptr {ptr.tolist()}); build the graph with "
+                         f"query_ptr=ptr")
 
 
 def check_diffusion(hops: int | float, teleport: float | Sequence[float],

@@ -22,7 +22,7 @@ from graphattn.ops import LogitTerms
 from graphattn.patterns import Causal
 from graphattn.placement.padded import EdgePlaces, Padded, PaddedTokens
 from graphattn.sources import ContentClusterSource, GraphSource, PatternSource
-from graphattn.sources.base import add_terms
+from graphattn.sources.base import add_terms, check_returned
 
 
 class PairRules(NamedTuple):
@@ -119,14 +119,17 @@ def _ask(source: GraphSource, query: Tensor, key: Tensor, tokens: PaddedTokens,
         ptrs = dict(ptr=tokens.ptr) if tokens.is_square else dict(
             ptr=tokens.query_ptr, key_ptr=tokens.ptr, first=tokens.first_queries)
         return source(query, key, **ptrs, causal=rules.causal), rules._replace(causal=False)
-    if tokens.is_square:
-        return source(query, key, tokens.ptr), rules
-    if tokens.same_tokens:
+    if tokens.same_tokens and not tokens.is_square:
         raise ValueError(f"the source must be a pattern if a cache or a prefix adds keys before "
                          f"the queries, because other sources need the tokens of all keys (got "
                          f"{type(source).__name__}); omit the prefix, or generate with "
                          f"use_cache=False")
-    return source(query, key, tokens.query_ptr, key_ptr=tokens.ptr), rules
+    if tokens.is_square:
+        graph = source(query, key, tokens.ptr)
+    else:
+        graph = source(query, key, tokens.query_ptr, key_ptr=tokens.ptr)
+    check_returned(source, graph, query, tokens.ptr)
+    return graph, rules
 
 
 def _check_length(source: GraphSource, tokens: PaddedTokens) -> None:

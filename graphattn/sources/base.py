@@ -163,6 +163,26 @@ def add_terms(source: GraphSource, graph: BipartiteGraph, terms: LogitTerms) -> 
     return terms._replace(bias=bias, gate=own.get('edge_gate'))
 
 
+def check_returned(source: GraphSource, graph: BipartiteGraph | PairMask, query: Tensor,
+                   ptr: Tensor, has_all_rows: bool = True) -> None:
+    """Raise an error unless ``graph``, which a source has returned, can be one over the sequences
+    of ``ptr``."""
+    if not isinstance(graph, BipartiteGraph | PairMask):
+        raise TypeError(f"'source' must return a BipartiteGraph or a PairMask (got "
+                        f"{type(graph).__name__} from {type(source).__name__})")
+    if isinstance(graph, PairMask) or not has_all_rows:
+        return
+    # The segments are only counted, because comparing pointers would synchronise a GPU.
+    (num_tokens, heads), num_sequences = query.shape[:2], ptr.size(0) - 1
+    wanted = [times * num_sequences for times in (1, heads)
+              if graph.num_queries == times * num_tokens]
+    if wanted and graph.num_segments not in wanted:
+        raise ValueError(f"'source' must return a graph whose segments are the {num_sequences} "
+                         f"sequences of 'ptr', for all heads or once for each of {heads} heads "
+                         f"(got {graph.num_segments} segments with {graph.num_queries} queries "
+                         f"from {type(source).__name__}); build the graph with query_ptr=ptr")
+
+
 def copy_beside(source: GraphSource, module: nn.Module,
                 model: nn.Module | None = None) -> GraphSource:
     """Return a copy of ``source`` with new parameters, on the device and in the dtype of

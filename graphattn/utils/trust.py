@@ -15,7 +15,7 @@ from pathlib import Path
 __all__ = ['TRUSTED', 'Untrusted', 'importing', 'importing_only', 'trusting', 'with_advice']
 
 
-TRUSTED = 'graphattn', 'experiments', 'torch.nn'
+TRUSTED = 'graphattn', 'experiments', 'torch.nn', 'torch_geometric.transforms'
 _IMPORTED = 'GRAPHATTN_IMPORT'
 _DENIED = re.compile(r"Importing '([^']*)' is not allowed")  # jsonargparse's message
 

@@ -35,7 +35,7 @@ def test_a_command_is_a_module(arguments, module, rest, started):
     assert name == module and argv[1:] == rest.split()
 
 
-COMMANDS = ['train', 'compile', 'predict', *QUESTIONS, *(
+COMMANDS = ['train', 'train --config digits/sbm', 'compile', 'predict', *QUESTIONS, *(
     f'{group} {name}' for group, package in cli.GROUPS.items() for name in cli._runnable(package))]
 ANSWER = """
 import contextlib, sys
@@ -54,6 +54,12 @@ def test_every_command_has_help_without_the_libraries_that_its_work_takes():
     assert ended.stdout.count('usage: ') == len(COMMANDS) > 40
     assert '``' not in ended.stdout and ':func:' not in ended.stdout
     assert ended.stderr == 'set()\n'
+
+
+def test_help_of_a_config_that_names_classes_of_a_library(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(['train', '--config', 'graphs/own', '--help'])
+    assert ended.value.code == 0 and 'graphs.OwnGraphs' in capsys.readouterr().out
 
 
 def test_a_command_is_the_main_module(monkeypatch):

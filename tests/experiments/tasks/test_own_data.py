@@ -275,7 +275,7 @@ def test_bad_predictions_are_one_line(change, words, runs, tmp_path, monkeypatch
     assert not Path('x.csv').exists()
 
 
-def test_pairs_of_texts_are_predicted_together(tmp_path):
+def test_pairs_of_texts_are_predicted_together(tmp_path, capsys):
     torch.manual_seed(0)
     encoder = Encoder(PatternSource(Full()), num_tokens=256, max_length=8, **SMALL)
     module = Classification(PairClassifier(encoder, 2)).eval()
@@ -286,6 +286,7 @@ def test_pairs_of_texts_are_predicted_together(tmp_path):
     path.write_text('\n'.join(json.dumps({'text_a': a, 'text_b': b}) for a, b in pairs))
     lines, probability = zip(*predict.predictions(run, path, batch_size=2))
     assert [*chain(*lines)] == ['1', '2', '3']
+    assert '1 example cut to 8 tokens' in capsys.readouterr().out
     for values, pair in zip(np.concatenate(probability), pairs):
         sequences = [torch.tensor(list(text.encode()[:8])) for text in pair]
         ptr = torch.tensor([0, *map(len, sequences)]).cumsum(0)
@@ -295,6 +296,14 @@ def test_pairs_of_texts_are_predicted_together(tmp_path):
     path.write_text('{"text": "alone"}')
     with pytest.raises(ValueError, match='new.jsonl, examples 1.*1:.*got 1 seq'):
         list(predict.predictions(run, path))
+
+
+@pytest.mark.slow
+def test_texts_that_are_cut_are_counted(runs, tmp_path, capsys):
+    path = tmp_path / 'new.csv'
+    path.write_text('text\n' + 'one, ' * 600 + '\none\n')
+    predict.predict(str(runs['text'] / 'run'), str(path), str(tmp_path / 'out.csv'))
+    assert '1 example cut to 512 tokens' in capsys.readouterr().out
 
 
 FORMULAS = ['=HYPERLINK("http://x")', '+1+1', '-a', '@SUM(A1)', '\t=1', '\r=1']
