@@ -232,7 +232,8 @@ def _draw_to(file: Path, draw: Callable[[], Figure]) -> None:
 def check_out(out: Path, endings: Sequence[str]) -> None:
     """Check that results can be written to ``--out``, a folder or a file with one of
     ``endings``."""
-    if out.suffix in {*ENDINGS, '.html'} and (out.suffix not in endings or out.is_dir()):
+    is_file = out.suffix in ENDINGS or out.suffix[1:].isalpha() and not out.is_dir()
+    if is_file and (out.suffix not in endings or out.is_dir()):
         raise ValueError(f"'out' must be a folder without a suffix, or a new file that ends with "
                          f"{' or '.join(endings)} (got {out})")
     check_folder('out', out.parent if out.suffix in endings else out)

@@ -42,7 +42,7 @@ _MAX_GROWTH = 1e4
 class Spectrum(Result):
     """The eigenvalues or singular values of a graph, with their residuals."""
 
-    ONLY = {'if there are as many keys as queries': ('lambda_2', 'lambda_max'),
+    ONLY = {'if there are as many keys as queries, two or more': ('lambda_2', 'lambda_max'),
             'if the numbers of keys and queries differ': ('sigma_2',)}
     matrix: str  #: The name of the matrix that has these values.
     symmetrization: str  #: How an edge without its reverse was treated.

@@ -250,9 +250,11 @@ def check_range(edge_index: Tensor, num_queries: int, num_keys: int) -> None:
     low, high = torch.stack(bounds).view(2, 2).t().tolist()  # one synchronisation
     for row, name, size in ((0, 'key', num_keys), (1, 'query', num_queries)):
         if low[row] < 0 or high[row] >= size:
+            is_swapped = min(low) >= 0 and high[0] < num_queries and high[1] < num_keys
+            cure = ("put keys in row 0 of 'edge_index' and queries in row 1" if is_swapped else
+                    "renumber the nodes, or pass the number of all nodes")
             raise ValueError(f"'edge_index[{row}]' must contain {name} numbers from 0 to "
-                             f"{size - 1} (got {low[row]} to {high[row]}); put keys in row 0 of "
-                             f"'edge_index' and queries in row 1")
+                             f"{size - 1} (got {low[row]} to {high[row]}); {cure}")
 
 
 def check_edge_prob(edge_prob: Tensor, num_edges: int, device: torch.device) -> None:

@@ -157,8 +157,8 @@ def _targets(table: _Table, target: Target | None, classes: Sequence[str] | None
     labels = [str(row.get('label', '')).strip() for row in table.rows]
     if '' in labels:
         raise ValueError(f"{table.where[labels.index('')]}: expected a label in the column 'label' "
-                         f"(got none); to leave out targets, save the graphs as .pt, with the "
-                         f"class -100")
+                         f"(got none); rename the column that has the labels, or save graphs "
+                         f"without targets as .pt, with the class -100")
     numbers = list(map(_number, labels))
     if target is None and classes is None:
         is_real = None not in numbers and not all(map(float.is_integer, numbers))

@@ -21,7 +21,8 @@ WORDS = {
     KEY + r'Expected a typing\.Literal\[(.*?)\]\. Got value: (.+)':
         r"'\1' must be one of \2 (got '\3')",
     KEY + r'Expected a typing\.Literal\[(.*?)\]': r"'\1' must be one of \2",
-    KEY + r"Expected a <class '(\w+)'>\. Got value: (.+)": r"'\1' must be of type \2 (got '\3')",
+    KEY + r"Expected a <class '(\w+)'>\. Got value: (.+?)(?= Problem with given class_path|$)":
+        r"'\1' must be of type \2 (got '\3')",
     KEY + r"Expected a <class '(\w+)'>": r"'\1' must be of type \2",
     KEY + r'Not of type PositiveInt: .+': r"'\1' must be a positive whole number",
     KEY: r"'\1': "}
@@ -29,6 +30,9 @@ UNKNOWN = re.compile(r"(?:Group '([\w.]+)' does not accept option|Option) "
                      r"'([\w.]+)'( is not accepted)?$")
 CLASS = re.compile(r"'([\w.]+)': Problem with given class_path '([\w.]+)'")
 CHAIN = re.compile(rf'(?:{CLASS.pattern}: )+')  # of a class within classes
+# What says only that another type was refused.
+OTHER_TYPE = re.compile(r"Import path \S+ does not correspond to a subclass|"
+                        r"Expected a <class '[^']+'>$")
 # What follows the reason that the last class of a chain is refused for.
 AGAIN = re.compile(r" (Problem with given class_path|Expected a <class) .*")
 NO_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'$")
@@ -86,6 +90,9 @@ def in_short(error: Exception) -> str:
     reasons = [line.removeprefix('- ') for line in lines]
     if any(line.startswith(REPEATED[0]) for line in reasons):
         lines = [line for line in reasons if not line.startswith(REPEATED)]
+        reasons = [line for line in lines if not OTHER_TYPE.match(line)]
+        if any(not line.endswith(':') for line in reasons):
+            lines = reasons
     message = ' '.join(' '.join(lines).split())
     for theirs, ours in WORDS.items():
         message = re.sub(theirs, ours, message)

@@ -61,7 +61,11 @@ def _tokenized(path: Path, folder: Path) -> np.ndarray:
     except (OSError, ValueError) as error:
         raise ValueError(f"'data' must be an .npy file of ids, because {folder} has no tokenizer "
                          f"(got {path})") from error
-    return np.array(tokenizer(text, verbose=False)['input_ids'], dtype=np.int64)
+    ids = tokenizer(text, verbose=False)['input_ids']
+    if text.strip() and not ids:  # transformers makes a tokenizer without words
+        raise ValueError(f"'data' must be an .npy file of ids, because the tokenizer of {folder} "
+                         f"is missing or knows no word of the text (got {path})")
+    return np.array(ids, dtype=np.int64)
 
 
 @torch.no_grad()

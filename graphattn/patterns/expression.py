@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import sys
 from inspect import isabstract
 
 from graphattn._checks import did_you_mean
@@ -70,9 +71,13 @@ def _read(node: ast.expr) -> Pattern:
         return _make(node.func.id, *_arguments(node))
     called = node.func if isinstance(node, ast.Call) else node
     if isinstance(called, ast.Attribute):
+        name, module = called.attr, sys.modules.get(ast.unparse(called.value))
+        if module is not None and not hasattr(module, name):  # misspelt, a pattern or another class
+            raise ValueError(f"'expression' must name a class of {module.__name__} (got {name!r})"
+                             f"{did_you_mean(name, dir(module)) or ', which has no such class'}")
         raise ValueError(f"'expression' must name patterns without their module (got "
-                         f"{ast.unparse(called)}); write {called.attr}, and import the module "
-                         f"first, on a command line by --import")
+                         f"{ast.unparse(called)}); write {name}, and import the module first, on "
+                         f"a command line by --import")
     raise ValueError(f"'expression' must contain only patterns, presets, '|', '&', '-' and "
                      f"parentheses (got {_shown(ast.unparse(node))})")
 

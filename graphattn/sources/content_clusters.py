@@ -422,11 +422,15 @@ def as_source(source: GraphSource | Pattern | HeadClusters | str) -> GraphSource
     """Return ``source`` as a GraphSource. A GraphSource is returned unchanged. A pattern, an
     expression or the name of a preset becomes a PatternSource. HeadClusters become a
     ContentClusterSource of one head."""
-    if isinstance(source, GraphSource) or hasattr(source, 'logit_terms'):  # or a wrapped source
+    is_class = isinstance(source, type)
+    # or a wrapped source
+    if isinstance(source, GraphSource) or hasattr(source, 'logit_terms') and not is_class:
         return source
     if not isinstance(source, Pattern | HeadClusters | str):
+        given = f'the class {source.__name__}' if is_class else type(source).__name__
         raise TypeError(f"'source' must be a GraphSource, a Pattern, or a str such as "
-                        f"'SlidingWindow(3)' (got {type(source).__name__})")
+                        f"'SlidingWindow(3)' (got {given})"
+                        f"{f'; pass {source.__name__}(...)' if is_class else ''}")
     is_clusters = isinstance(source, HeadClusters)
     return source_of_each([source]) if is_clusters else PatternSource(source)
 

@@ -54,7 +54,7 @@ def csv_rows(path: Path, separator: str = ',', *, used: Collection[str] | None
         raise ValueError(f'{path}, line {last + 1}: not CSV {between} ({meaning})') from error
     tell(path, f'{number_of("row", rows)} of {number_of("column", len(names))} {between}',
          {'blank rows': blank, 'columns without a name': names.count(''),
-          **unread(names, names if used is None else used)})
+          **unread(names, names if used is None or not rows else used)})
 
 
 def _separator(header: str, usual: str) -> str:

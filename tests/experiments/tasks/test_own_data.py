@@ -301,7 +301,7 @@ def test_pairs_of_texts_are_predicted_together(tmp_path, capsys):
 @pytest.mark.slow
 def test_texts_that_are_cut_are_counted(runs, tmp_path, capsys):
     path = tmp_path / 'new.csv'
-    path.write_text('text\n' + 'one, ' * 600 + '\none\n')
+    path.write_text('text\n' + 'one ' * 600 + '\none\n')
     predict.predict(str(runs['text'] / 'run'), str(path), str(tmp_path / 'out.csv'))
     assert '1 example cut to 512 tokens' in capsys.readouterr().out
 
