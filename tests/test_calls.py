@@ -63,6 +63,8 @@ DATA = Batch.from_data_list([Data(x=torch.randn(3, 8), edge_index=torch.tensor([
     (lambda: GraphAttention(8, 2, 'Full()')(DATA), r"'ptr' must.*DataBatch.*data.x, data.ptr"),
     (lambda: GraphAttention(8, 2, 'Full()')(DATA.x), "'ptr' must.*batch.ptr.*tensor"),
     (lambda: GraphAttention(8, 2, 'Full()')(DATA, DATA.ptr), "'x' must.*DataBatch.*data.x"),
+    (lambda: GraphAttention(8, 2, sources.BlockModelSource),
+     r"the class BlockModelSource\); pass BlockModelSource\(\.\.\.\)"),
     (lambda: GraphTransformerConv(8, 4)(DATA), "'edge_index' must.*data.x, data.edge_index"),
     (lambda: GraphTransformerConv(8, 4, agr='sum'), "'agr' is not.*'heads'.*did you mean 'aggr'"),
     (lambda: parse('SlidingWindow(radus=3)'), "'radus' is not.*did you mean 'radius'"),

@@ -208,6 +208,8 @@ def test_bad_checkpoints(runs, tmp_path, capsys, error_line):
     (['--pattern', 'diffuser', '--graph', 'a.csv'], '--graph: not allowed with argument --pattern'),
     (['--graph', 'a.csv', '--checkpoint', 'b.ckpt'], 'not allowed with argument --graph'),
     (['--out', 'page.html'], "'out' must be a folder without a suffix"),
+    (['--out', 'results.txt'], "'out' must be a folder without a suffix"),
+    (['x' * 300], 'unrecognized arguments: xxx'),
     (['--out', '/proc/none/x.csv'], "'out' must be a writable folder"),
 ])
 def test_one_line_for_bad_input(arguments, message, error_line):

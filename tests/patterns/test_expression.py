@@ -47,6 +47,7 @@ def test_parse_equals_the_python_expression(expression, pattern):
     ('SlidingWindow(radios=3)', TypeError, 'radios'),
     ('SlidingWindow(-1)', ValueError, "'radius' must not be negative"),
     (3, TypeError, "'expression' must be a str .got int"),
+    ('graphattn.patterns.Sta()', ValueError, "a class of graphattn.patterns .*did you mean 'Star'"),
     ('|'.join(['star'] * 20_000), ValueError, "'expression' must be nested at most 100 levels"),
     ('|'.join(['star'] * 400), ValueError, "'expression' must be nested at most 100 levels"),
     ('-' * 50_000 + 'star', ValueError, "'expression' must be nested at most 100 levels"),

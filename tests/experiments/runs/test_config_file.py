@@ -6,7 +6,7 @@ from typing import get_args, get_type_hints
 import lightning as L
 import pytest
 import yaml
-from jsonargparse import get_loader
+from jsonargparse import ArgumentError, get_loader
 
 import experiments.data.byte_text
 import experiments.data.cifar
@@ -178,6 +178,20 @@ def test_an_unknown_name_in_a_file_is_one_line(text, said, tmp_path):
     with pytest.raises(ValueError) as error:
         train.main(['fit', '--config', str(path), '--data.path', 'no.csv'])
     assert in_short(error.value) == f'{path}: {said}'
+
+
+@pytest.mark.parametrize('source, said', [
+    (['BlockModelSource', '.heads', 'x'], "'model.model.encoder.source': 'heads' must be of type "
+                                          "int (got 'x')"),
+    (['PatternSource', '.pattern', 'Ful'], "'pattern' cannot be read: 'expression' names an "
+                                           "unknown pattern (got 'Ful'); did you mean 'Full'?")])
+def test_the_other_types_of_an_option_are_not_listed(source, said):
+    (name, *more), option = source, '--model.model.encoder.source'
+    words = [option, f'graphattn.sources.{name}', *(
+        word if word[0] != '.' else option + word for word in more)]
+    with pytest.raises((ArgumentError, ValueError)) as error:
+        train.main(['fit', '--config', str(CONFIGS / 'digits/full.yaml'), *words])
+    assert in_short(error.value) == said
 
 
 def test_an_unknown_class_in_a_file_is_one_line(tmp_path, monkeypatch):
