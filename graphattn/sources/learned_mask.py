@@ -79,7 +79,8 @@ class LearnedMaskSource(GraphSource):
 
     Args:
         heads (int): Number of heads; each has its own mask.
-        size (int): Number of tokens n of a mask.
+        size (int): Number of tokens n of a mask. In longer sequences, a structured mask has no edge
+            over a distance that it lacks; the other masks raise an error.
         mode (str): ``'dam_structured'``: all pairs of one distance share a value, so there are n -
             2 values inside the border. ``'dam_unstructured'`` and ``'soft'``: each pair has its own
             value.
