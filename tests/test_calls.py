@@ -150,6 +150,16 @@ def test_graphs_of_a_source_have_the_sequences_as_segments(source, call):
         call(source)
 
 
+class Misspelt(sources.PatternSource):
+    def logit_terms(self, graph):
+        return {'edge_biases': torch.ones(graph.num_edges)}
+
+
+def test_terms_of_a_source_have_known_names():
+    with pytest.raises(ValueError, match="'edge_bias'.*got 'edge_biases' from Misspelt"):
+        GraphAttention(8, 2, Misspelt('Full()'))(DATA.x, DATA.ptr)
+
+
 @pytest.mark.parametrize('call, match', [
     (lambda: repr(Own()), "'Own' must be a dataclass.*class Own"),
     (lambda: Single().build(3), r"'Single.edges\(\)' must be an int64 Tensor \(got NoneType"),

@@ -157,6 +157,11 @@ class GraphSource(nn.Module, Explained, ABC):
 def add_terms(source: GraphSource, graph: BipartiteGraph, terms: LogitTerms) -> LogitTerms:
     """Return ``terms`` with the gate and the bias that a source gives to each edge of a graph."""
     own = source.logit_terms(graph)
+    for name in own:
+        if name not in ('edge_gate', 'edge_bias'):
+            raise ValueError(f"'logit_terms' must return a dict with the keys 'edge_gate' and "
+                             f"'edge_bias', or without them (got {name!r} from "
+                             f"{type(source).__name__})")
     bias = own.get('edge_bias', terms.bias)
     if bias is not terms.bias and terms.bias is not None:
         bias = (terms.bias.unsqueeze(-1).flatten(1) + bias.unsqueeze(-1).flatten(1)).squeeze(1)
