@@ -46,7 +46,8 @@ class _AsNow:
 
     # torch's checkpoint restores only the default generator. Parameters must be restored because of
     # torch.func.functional_call, which has put other tensors back before the backward pass starts.
-    # DTensors are not, because FSDP gathers and divides them itself.
+    # DTensors are not, because FSDP gathers and divides them itself; nor what is a parameter only
+    # at times, as under FSDP1 with use_orig_params.
     def __init__(self, modules: list[nn.Module], generator: torch.Generator | None):
         self.parts = [part for module in modules for part in module.modules()]
         self.names = [[name for name, parameter in part._parameters.items()
@@ -62,14 +63,16 @@ class _AsNow:
         self._write(self.state_before)
 
     def _read(self) -> tuple:
-        return ([(part.training, {name: part._parameters[name] for name in names},
+        return ([(part.training, {name: part._parameters[name] for name in names
+                                  if name in part._parameters},
                   dict(part._buffers)) for part, names in zip(self.parts, self.names)],
                 None if self.generator is None else self.generator.get_state())
 
     def _write(self, state: tuple) -> None:
         of_parts, of_generator = state
         for part, (part.training, parameters, buffers) in zip(self.parts, of_parts):
-            part._parameters.update(parameters)
+            part._parameters.update({name: parameter for name, parameter in parameters.items()
+                                     if name in part._parameters})
             part._buffers.update(buffers)
         if self.generator is not None:
             self.generator.set_state(of_generator)

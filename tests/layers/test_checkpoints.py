@@ -5,7 +5,9 @@ from functools import partial
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from graphattn import BipartiteGraph
@@ -18,7 +20,9 @@ from graphattn.layers import (
     MultiheadAttention,
     from_torch,
 )
+from graphattn.models import Encoder
 from graphattn.sources import BlockModelSource
+from tests.forked import forked
 from tests.pairwise import pairwise
 
 BATCH, LENGTH, CHANNELS, HEADS = 2, 6, 8, 2
@@ -140,3 +144,26 @@ def test_gradients_equal_those_without_a_checkpoint(layer, is_one, handed, use_r
         torch.manual_seed(1)
         results.append(grads_of(module, call(*x), inputs))
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.filterwarnings('ignore')  # by torch, about FSDP without a GPU
+@pytest.mark.parametrize('option', ['recompute', 'checkpoint_layers'])
+def test_layers_that_fsdp1_shards_are_recomputed(option, tmp_path):
+    def train(**options: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = FullyShardedDataParallel(Encoder(
+            PATTERN, num_tokens=20, max_length=8, channels=CHANNELS, heads=HEADS, num_layers=2,
+            learn_teleport=True, hops=2, teleport=.1, **options), use_orig_params=True,
+            device_id=torch.device('cpu'))
+        for _ in range(2):  # its parameters have other places from the second step on
+            loss = model(torch.arange(12), PTR).square().mean()
+            loss.backward()
+        return [loss.detach(), *(parameter.grad for parameter in model.parameters())]
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        dist.init_process_group('gloo', f'file://{tmp_path}/group', rank=0, world_size=1)
+        torch.testing.assert_close(train(**{option: True}), train(), rtol=0, atol=0)
+
+    ended, = forked(work)
+    assert ended.returncode == 0, ended.stderr

@@ -42,6 +42,7 @@ from graphattn.ops.cpu.tiles import (
     gather_tile,
     in_tiles,
     new_panels,
+    new_rows_of_tile,
     new_tile,
     next_ranges,
     prefetch_tile,
@@ -85,7 +86,7 @@ def attend_in_tiles(items, progress, query, key, value, queries_per_key, terms, 
     channels = key.shape[1] + value.shape[1]
     max_keys = max_chunk(items, channels, edges)
     own, panels = aligned(max_keys, value.shape[1], key), new_panels(max_keys, key)
-    query_tile, total = new_tile(key.shape[1], key), new_tile(value.shape[1], key)
+    query_tile, total = new_rows_of_tile(key.shape[1], key), new_tile(value.shape[1], key)
     weight = new_tile(max_keys, key)
     item = next_item(progress, 0)
     while item < len(items):
@@ -170,7 +171,8 @@ def attend_in_tiles_backward(
     max_keys = max_chunk(items, stride, edges)
     own = aligned(max_keys, stride, key)
     panels, value_panels = new_panels(max_keys, key), new_panels(max_keys, value)
-    query_tile, grad_tile = new_tile(key.shape[1], key), new_tile(value.shape[1], key)
+    query_tile = new_rows_of_tile(key.shape[1], key)
+    grad_tile = new_rows_of_tile(value.shape[1], key)
     total, kept = new_tile(key.shape[1], key), np.ones(max_keys + LANES, query.dtype)
     dot, grad, weight = new_tile(max_keys, key), new_tile(max_keys, key), new_tile(max_keys, key)
     item = next_item(progress, 0)
@@ -187,7 +189,7 @@ def attend_in_tiles_backward(
             up = min(low + chunk, last_key)
             rows = own[:up - low]
             gather(rows, 0, key, low, key_head, num_kv_heads)
-            clear(rows, to_grad)
+            clear(rows, key.shape[1])  # and the rest of the last panel of keys
             gather_panels(panels, key, low, up - low, key_head, num_kv_heads)
             gather_panels(value_panels, value, low, up - low, key_head, num_kv_heads)
             _attend_backward(begin, end, low, up, head, query, grad_out, max_inv_sum, panels,

@@ -91,6 +91,16 @@ def new_tile(width, like):
 
 
 @jit_inline
+def new_rows_of_tile(width, like):
+    """Return a flat array of zeros for ``ROWS`` rows of ``width`` channels."""
+    # The rest of a panel is multiplied too, and a denormal number, which memory may contain, takes
+    # a hundred times as long.
+    tile = new_tile(width, like)
+    tile[:] = 0
+    return tile
+
+
+@jit_inline
 def next_ranges(starts, ends, position, begin, num_rows, begin_item, low, up, edges):
     """Find the next range of consecutive columns of each row of a tile, in ``low:up``."""
     # starts, ends: the ranges, [ROWS], numbered from ``low`` on; 0 and 0 without one. position: the
