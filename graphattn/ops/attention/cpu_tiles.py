@@ -42,7 +42,6 @@ from graphattn.ops.cpu.tiles import (
     gather_tile,
     in_tiles,
     new_panels,
-    new_rows_of_tile,
     new_tile,
     next_ranges,
     prefetch_tile,
@@ -86,7 +85,7 @@ def attend_in_tiles(items, progress, query, key, value, queries_per_key, terms, 
     channels = key.shape[1] + value.shape[1]
     max_keys = max_chunk(items, channels, edges)
     own, panels = aligned(max_keys, value.shape[1], key), new_panels(max_keys, key)
-    query_tile, total = new_rows_of_tile(key.shape[1], key), new_tile(value.shape[1], key)
+    query_tile, total = new_tile(key.shape[1], key), new_tile(value.shape[1], key)
     weight = new_tile(max_keys, key)
     item = next_item(progress, 0)
     while item < len(items):
@@ -171,8 +170,7 @@ def attend_in_tiles_backward(
     max_keys = max_chunk(items, stride, edges)
     own = aligned(max_keys, stride, key)
     panels, value_panels = new_panels(max_keys, key), new_panels(max_keys, value)
-    query_tile = new_rows_of_tile(key.shape[1], key)
-    grad_tile = new_rows_of_tile(value.shape[1], key)
+    query_tile, grad_tile = new_tile(key.shape[1], key), new_tile(value.shape[1], key)
     total, kept = new_tile(key.shape[1], key), np.ones(max_keys + LANES, query.dtype)
     dot, grad, weight = new_tile(max_keys, key), new_tile(max_keys, key), new_tile(max_keys, key)
     item = next_item(progress, 0)

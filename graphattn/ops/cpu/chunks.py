@@ -40,6 +40,7 @@ else:
 def aligned(num_rows, width, like):
     """Return an uninitialised array ``[num_rows, width]`` that is aligned to cache lines."""
     space = np.empty(num_rows * width + 64, like.dtype)
+    space[num_rows * width:] = 0  # the last panel of tiles may go beyond the last row
     ask_for_huge_pages(space)
     # A vector that lies in two cache lines takes twice as long.
     skip = -space.ctypes.data % 64 // space.itemsize

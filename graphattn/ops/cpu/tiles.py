@@ -85,17 +85,11 @@ def new_panels(num_columns, x):
 
 @jit_inline
 def new_tile(width, like):
-    """Return an uninitialised flat array for ``ROWS`` rows of ``width`` values."""
+    """Return a flat array of zeros for ``ROWS`` rows of ``width`` values."""
     # with extra space, because a row may begin and end inside a panel
-    return aligned(ROWS, (width + 4 * PANEL) // PANEL * PANEL, like).reshape(-1)
-
-
-@jit_inline
-def new_rows_of_tile(width, like):
-    """Return a flat array of zeros for ``ROWS`` rows of ``width`` channels."""
-    # The rest of a panel is multiplied too, and a denormal number, which memory may contain, takes
-    # a hundred times as long.
-    tile = new_tile(width, like)
+    tile = aligned(ROWS, (width + 4 * PANEL) // PANEL * PANEL, like).reshape(-1)
+    # Vectors that no channel or key fills are multiplied too, and a denormal number, which memory
+    # may contain, takes a hundred times as long.
     tile[:] = 0
     return tile
 

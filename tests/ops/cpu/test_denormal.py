@@ -1,7 +1,8 @@
-"""Loops calculate with no number that memory contained before: a denormal one is a hundred times
-as slow, and no result shows it."""
+"""Loops over tiles calculate with no number that memory contained before: a denormal one is a
+hundred times as slow, and no result shows it."""
 
 import ctypes
+import math
 import platform
 from functools import partial
 
@@ -13,6 +14,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from graphattn import edge_attention
+from graphattn.ops.attention import cpu
 from graphattn.patterns import parse
 
 pytestmark = pytest.mark.skipif(platform.machine() != 'x86_64', reason='reads a register of x86')
@@ -46,8 +48,10 @@ def takes_denormals(work):
 
 
 @pytest.fixture
-def denormal_memory():
-    """Fills new memory with denormal numbers, and all work is in this thread."""
+def denormal_memory(monkeypatch):
+    """Fills new memory with denormal numbers; all work is in tiles and in this thread."""
+    for most in 'MOST', 'MOST_BACKWARD':
+        monkeypatch.setattr(cpu, most, math.inf)
     threads, malloc = torch.get_num_threads(), ctypes.CDLL(None)
     if not hasattr(malloc, 'mallopt'):
         pytest.skip('needs the malloc of glibc')
@@ -58,12 +62,13 @@ def denormal_memory():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize('width', [1, 8, 16, 33])
+@pytest.mark.parametrize('width', [8, 24, 40])
 @pytest.mark.parametrize('pattern', ['Causal()', 'bigbird(block=16)', 'SlidingWindow(20)',
-                                     'RandomKeys(30)'])
+                                     'Strided(3)'])
 def test_what_memory_contained_enters_no_sum(pattern, width, denormal_memory):
     assert takes_denormals(lambda: torch.full((8,), 1e-39) * 2)[0]
     graph = parse(pattern).build(200)
+    torch.manual_seed(0)  # others may have a denormal gradient
     query, key, value = (torch.randn(200, 2, width, requires_grad=True) for _ in range(3))
     grad_out = torch.randn(200, 2, width)
     for _ in range(2):  # the compiler, before the first call, calculates too
