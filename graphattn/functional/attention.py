@@ -45,7 +45,7 @@ def edge_attention(
 
     This is masked attention (SBM-Transformer, Eq. 3 and 4) in time and memory linear in the number
     of edges. A query without keys has output 0 and gradient 0. A NaN in a key or value reaches only
-    the queries that attend to this key.
+    the queries that attend to this key, except with ``backend='sdpa'``, which computes all pairs.
 
     Args:
         query (Tensor): floating ``[num_queries, heads, channels]``.

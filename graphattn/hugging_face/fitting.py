@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -245,15 +246,18 @@ def fit_to_loss(model: PreTrainedModel, profile: Profile, loss: Loss, at_most: f
         steps (int): Number of densities to try, by bisection on a logarithmic scale.
 
     Raises:
-        ValueError: ``profile`` is of another model, ``at_most`` is not above 1, or no patterns of
-            ``profile`` reach it.
+        ValueError: ``profile`` is of another model, ``at_most`` is not above 1, no patterns of
+            ``profile`` reach it, or the loss is not finite.
     """
     check_kind('profile', profile, Profile)
     profile.check(model)
     check_number('at_most', at_most, 'positive and finite')
     if at_most <= 1:
         raise ValueError(f"'at_most' must be above 1 (got {at_most})")
-    limit = at_most * loss(model)
+    dense = loss(model)
+    if not math.isfinite(dense):
+        raise ValueError(f"'loss' must return a finite number with full attention (got {dense})")
+    limit = at_most * dense
 
     def attempt(density: float) -> Fit | None:
         """Return the fit, or ``None`` if the loss is above the limit."""

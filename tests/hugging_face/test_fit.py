@@ -162,5 +162,7 @@ def test_profiles_that_do_not_fit_are_refused():
             measure()
     with pytest.raises(ValueError, match="'at_most' must be above 1"):
         fit_to_loss(model, found, loss, 1.)
+    with pytest.raises(ValueError, match="'loss' must return a finite number.*got nan"):
+        fit_to_loss(model, found, lambda _: float('nan'), 1.1)
     with pytest.raises(TypeError, match="'patterns' must be"):
         profile(model, [TOKENS], patterns=[3])
