@@ -191,8 +191,8 @@ class SequenceParallel(nn.Module):
         Raises:
             TypeError, ValueError: An argument is of the wrong type; ranges overlap, or do not cover
                 the batch in the order of processes; a process has no token; or processes differ in
-                ``ptr``, parameters, settings or seeds. If one process raises an error, every
-                process does.
+                ``ptr``, parameters, settings or seeds. If one process raises such an error,
+                every process does.
             RuntimeError: There is no process group, or a process has died or did not respond.
         """
         shard = self._shard(x, ptr, placement, own, generator)

@@ -65,8 +65,8 @@ class GraphAttention(nn.Module, Explained):
             without a value. The sinks are the parameter ``sink``, which is initialised with 0.
         recompute (bool): Store only the tokens for the backward pass, which repeats projections,
             source and hops. Gradients are the same bit for bit, unless parameters change before the
-            backward pass. Not available with ``hops=math.inf`` and under ``torch.func.grad``. In contrast, ``recompute`` of :class:`EdgeAttention` stores query,
-            key and value.
+            backward pass. Not available with ``hops=math.inf`` and under ``torch.func.grad``. In
+            contrast, ``recompute`` of :class:`EdgeAttention` stores query, key and value.
         **options: ``dropout``, ``hops``, ``teleport``, ``scale``, ``softcap`` and ``backend`` of
             :class:`EdgeAttention`.
 
