@@ -226,8 +226,8 @@ def _name_libraries(arguments: Sequence[str]) -> bool:
     """Return whether a config, or its base, names a class of a library, whose parameters only the
     library knows."""
     words = [word.removeprefix('--config=') for word in arguments]
-    texts = [Path(word).read_text(encoding='utf-8') for word in words
-             if word.endswith('.yaml') and Path(word).is_file()]
+    texts = [Path(word).read_text(encoding='utf-8', errors='replace') for word in words
+             if word.endswith('.yaml') and os.path.isfile(word)]  # a word may be too long for Path
     for text in texts:
         names = re.findall(r'^base: (\S+)', text, re.MULTILINE)
         texts += [base.read_text(encoding='utf-8') for name in names
