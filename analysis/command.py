@@ -10,6 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -219,14 +220,12 @@ def save(out: Path, name: str, texts: dict[str, str], draw: Callable[[], Figure]
         paths = [out]
     for path in sorted(paths, key=lambda path: path.suffix in texts):  # the figure may fail
         text = texts.get(path.suffix)
-        write_whole(path, lambda file, text=text: _draw_to(file, draw) if text is None
-                    else file.write_text(text, encoding='utf-8'))
+        if text is None:
+            with in_style():
+                write_whole(path, draw().savefig)
+        else:
+            write_whole(path, partial(Path.write_text, data=text, encoding='utf-8'))
     return f'written to {", ".join(map(str, paths))}'
-
-
-def _draw_to(file: Path, draw: Callable[[], Figure]) -> None:
-    with in_style():
-        draw().savefig(file)
 
 
 def check_out(out: Path, endings: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ class Mixing(Result):
     num_tokens: int
     starts: int  #: Number of tokens from which the walk was started; see ``all_starts``.
     all_starts: bool
-    #: Whether the walk has no direction. It steps from a query to a key: from target to source.
+    #: Whether the walk, from the target of an edge (query) to its source (key), has no direction.
     is_reversible: bool
     closed_classes: int
     period: int
