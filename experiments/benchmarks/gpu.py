@@ -35,6 +35,7 @@ from graphattn.ops.attention import triton_short_rows as short_rows
 from graphattn.ops.attention import triton_tiles as attention_tiles
 from graphattn.ops.triton import rows as rows_of_edges
 from graphattn.ops.triton import tiles as plans
+from graphattn.ops.weights import triton_tiles as tiles_of_sums
 from graphattn.patterns import RandomKeys, parse
 from graphattn.samplers import FactorModel, sample_bernoulli, sample_fastrg
 from graphattn.sources import BlockModelSource
@@ -204,11 +205,13 @@ def bytes_per_second(rounds: int) -> float:
 
 def of_layers(n: int, density: float, heads: int, channels: int, dtype: torch.dtype,
               rounds: int) -> list[dict]:
-    """Return rows with the time of a training step of two layers: one that samples its graphs, and
-    one with full attention."""
+    """Return rows with the time of a training step of a layer that samples its graphs, whose
+    gradient of p_ij may go by tiles, the same by rows alone, and of one with full attention."""
     times = interleave(steps_of_layers(n, density, heads, channels, dtype), rounds)
-    return [{'n': n, 'density': density, 'sampled ms': 1e3 * times['sampled'],
-             'full ms': 1e3 * times['full'], 'sampled / full': times['sampled'] / times['full']}]
+    return [{'n': n, 'density': density,
+             **{f'{name} ms': 1e3 * seconds for name, seconds in times.items()},
+             'sampled / full': times['sampled'] / times['full'],
+             'sampled / p_ij by rows': times['sampled'] / times['p_ij by rows']}]
 
 
 def steps_of_layers(n: int, density: float, heads: int, channels: int,
@@ -224,7 +227,14 @@ def steps_of_layers(n: int, density: float, heads: int, channels: int,
         with torch.autocast(x.device.type, dtype, enabled=dtype != torch.float):
             train(layer, forward)
 
-    return {'sampled': lambda: step(lambda: layer(x, ptr)),
+    def sampled() -> None:
+        step(lambda: layer(x, ptr))
+
+    def by_rows() -> None:
+        with patch.object(tiles_of_sums, 'planned', lambda rows, x: None):
+            sampled()
+
+    return {'sampled': sampled, 'p_ij by rows': by_rows,
             'full': lambda: step(lambda: full_attention(layer, x))}
 
 

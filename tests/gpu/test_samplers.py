@@ -8,6 +8,8 @@ from graphattn.samplers import FactorModel
 from tests.graphs import random_graph
 from tests.samplers import test_contract as contract
 
+tiles = pytest.importorskip('graphattn.ops.triton.tiles', reason='kernels for GPUs need triton')
+
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore'),
               pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')]
 
@@ -48,11 +50,16 @@ def test_graphs(way, test):
     test(WAYS[way])
 
 
+@pytest.mark.parametrize('by', ['rows', 'tiles'])
 @pytest.mark.parametrize('clusters', [1, 5, 32, 128, 256, 300])
-def test_probabilities_are_those_of_a_cpu(clusters):
+def test_probabilities_are_those_of_a_cpu(clusters, by):
     model = contract.random_model(70, 50, clusters, density=0.2)
     graph = random_graph(70, 50)
-    found = [probabilities(each, graph.to(each.device)) for each in (on_gpu(model), model)]
+    there = graph.to('cuda')
+    if by == 'tiles':  # as attention plans them
+        for indptr, column, num_columns in ((*there.csr, 50), (*there.csc[:2], 70)):
+            assert tiles.plan(indptr, column, num_columns, heads=1, edges=1) is not None
+    found = [probabilities(on_gpu(model), there), probabilities(model, graph)]
     torch.testing.assert_close(*found, rtol=1e-4, atol=5e-5)
 
 

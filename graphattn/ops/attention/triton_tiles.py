@@ -1,8 +1,7 @@
 """Attention along locally dense edges in Triton: tensor cores multiply all pairs of a tile of 64
 rows.
 
-Each kernel loops over tiles under a mask of bits, then over full ones. 0 times a non-finite value
-is NaN, so if a sum is not finite, a third loop computes the block again, edge by edge.
+Each kernel has the three loops of :mod:`graphattn.ops.triton.tiles`.
 """
 
 from __future__ import annotations
@@ -27,8 +26,12 @@ from graphattn.ops.triton.softmax import (
 )
 from graphattn.ops.triton.tiles import (
     COLUMNS,
+    EXACT,
+    FULL,
+    LOOPS,
     Tiles,
     add_edge_by_edge,
+    not_finite,
     pairs_of_tile,
     tiles_of_task,
     vectors_of_block,
@@ -44,8 +47,6 @@ _FEW_CHANNELS = 64  # up to which the registers of four warps are enough for all
 # With so many, a multiprocessor runs three programs. Only the loop edge by edge would take more.
 _FEW_REGISTERS = 168
 STAGES = 2  # of the pipeline that loads the vectors of the next tile
-_LOOPS = tl.constexpr(3)  # over tiles under a mask, over full tiles, and edge by edge
-_FULL, _EXACT = tl.constexpr(1), tl.constexpr(2)
 _ONES = tl.constexpr(16)  # the fewest columns that tensor cores multiply
 
 
@@ -155,20 +156,20 @@ def attend_tiles(
     row_sums = tl.zeros([ROWS, _ONES], tl.float32)  # in each column
     sums = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
     ones = tl.full([COLUMNS, _ONES], 1, tl.float32).to(value.dtype.element_ty)
-    for loop in tl.static_range(_LOOPS):
-        low, high = (full, end) if loop == _FULL else (begin, full)
-        if loop == _EXACT:
-            is_wrong = _not_finite(sums)
+    for loop in tl.static_range(LOOPS):
+        low, high = (full, end) if loop == FULL else (begin, full)
+        if loop == EXACT:
+            is_wrong = not_finite(sums)
             high = tl.where(is_wrong, end, begin)
             row_max = tl.where(is_wrong, float('-inf'), row_max)
             row_sums, sums = tl.where(is_wrong, 0, row_sums), tl.where(is_wrong, 0, sums)
-        for tile in tl.range(low, high, num_stages=1 if loop == _EXACT else STAGES):
+        for tile in tl.range(low, high, num_stages=1 if loop == EXACT else STAGES):
             first = tl.load(column_of + tile) * COLUMNS
             key_j = vectors_of_block(key, first, num_columns, key_head, HEADS // SHARING, CHANNELS,
-                                     COLUMNS, WIDTH, loop == _FULL)
+                                     COLUMNS, WIDTH, loop == FULL)
             value_j = vectors_of_block(value, first, num_columns, key_head, HEADS // SHARING,
-                                       VALUE_CHANNELS, COLUMNS, VALUE_WIDTH, loop == _FULL)
-            is_edge, number = pairs_of_tile(bits, edge_of, tile, loop == _FULL, ROWS, COLUMNS,
+                                       VALUE_CHANNELS, COLUMNS, VALUE_WIDTH, loop == FULL)
+            is_edge, number = pairs_of_tile(bits, edge_of, tile, loop == FULL, ROWS, COLUMNS,
                                             NEEDS_EDGES)
             edge = base + number
             logit = logits(tl.dot(query_i, tl.trans(key_j)), bias, gate, bias_edge_stride,
@@ -184,7 +185,7 @@ def attend_tiles(
             if seed is not None:
                 weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, tl.float32)
             sums = sums * rescale
-            if loop == _EXACT:
+            if loop == EXACT:
                 sums = add_edge_by_edge(sums, weight, is_edge, value, first, num_columns, key_head,
                                         HEADS // SHARING, VALUE_CHANNELS, VALUE_WIDTH, COLUMNS)
             else:
@@ -197,11 +198,6 @@ def attend_tiles(
     put_max_inv_sum(max_inv_sum, row * HEADS + head, is_whole, row_max, inv_sum)
     put_part(parts, head * num_parts + slot, is_row & is_cut, sums, row_max, row_sum,
              VALUE_CHANNELS, VALUE_WIDTH)
-
-
-@triton.jit
-def _not_finite(sums):
-    return tl.max((tl.abs(sums) < float('inf')).to(tl.int32) ^ 1) == 1
 
 
 @triton.jit
@@ -252,19 +248,19 @@ def grads_of_tiled_queries(
     tl.store(softmax + 4 * at + 2, delta, mask=is_row)
     factor = inv_sum * tl.full((), scale, tl.float32)
     sums = tl.zeros([ROWS, WIDTH], tl.float32)
-    for loop in tl.static_range(_LOOPS):
-        low, high = (full, end) if loop == _FULL else (begin, full)
-        if loop == _EXACT:
-            is_wrong = _not_finite(sums)
+    for loop in tl.static_range(LOOPS):
+        low, high = (full, end) if loop == FULL else (begin, full)
+        if loop == EXACT:
+            is_wrong = not_finite(sums)
             high = tl.where(is_wrong, end, begin)
             sums = tl.where(is_wrong, 0, sums)
-        for tile in tl.range(low, high, num_stages=1 if loop == _EXACT else STAGES):
+        for tile in tl.range(low, high, num_stages=1 if loop == EXACT else STAGES):
             first = tl.load(column_of + tile) * COLUMNS
             key_j = vectors_of_block(key, first, num_columns, key_head, HEADS // SHARING, CHANNELS,
-                                     COLUMNS, WIDTH, loop == _FULL)
+                                     COLUMNS, WIDTH, loop == FULL)
             value_j = vectors_of_block(value, first, num_columns, key_head, HEADS // SHARING,
-                                       VALUE_CHANNELS, COLUMNS, VALUE_WIDTH, loop == _FULL)
-            is_edge, number = pairs_of_tile(bits, edge_of, tile, loop == _FULL, ROWS, COLUMNS,
+                                       VALUE_CHANNELS, COLUMNS, VALUE_WIDTH, loop == FULL)
+            is_edge, number = pairs_of_tile(bits, edge_of, tile, loop == FULL, ROWS, COLUMNS,
                                             NEEDS_EDGES)
             edge = base + number
             dot = tl.dot(query_i, tl.trans(key_j))
@@ -275,7 +271,7 @@ def grads_of_tiled_queries(
             if seed is not None:
                 grad_weight *= kept(seed, threshold, keep_scale, edge, head, HEADS, tl.float32)
             grad_logit = weight * (grad_weight - delta[:, None])
-            if loop != _FULL:
+            if loop != FULL:
                 grad_logit = tl.where(is_edge, grad_logit, 0)
             if grad_bias is not None:
                 tl.store(grad_bias + head.to(tl.int64) * num_edges + edge,
@@ -288,7 +284,7 @@ def grads_of_tiled_queries(
             if gate is not None:
                 grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_edge, head,
                                   tl.float32)
-            if loop == _EXACT:
+            if loop == EXACT:
                 sums = add_edge_by_edge(sums, grad_dot, is_edge, key, first, num_columns, key_head,
                                         HEADS // SHARING, CHANNELS, WIDTH, COLUMNS)
             else:
@@ -323,21 +319,21 @@ def grads_of_tiled_keys(
                                VALUE_CHANNELS, ROWS, VALUE_WIDTH, False)
     key_sums = tl.zeros([ROWS, WIDTH], tl.float32)
     value_sums = tl.zeros([ROWS, VALUE_WIDTH], tl.float32)
-    for loop in tl.static_range(_LOOPS):
-        low, high = (full, end) if loop == _FULL else (begin, full)
-        if loop == _EXACT:
-            is_wrong = _not_finite(key_sums) | _not_finite(value_sums)
+    for loop in tl.static_range(LOOPS):
+        low, high = (full, end) if loop == FULL else (begin, full)
+        if loop == EXACT:
+            is_wrong = not_finite(key_sums) | not_finite(value_sums)
             high = tl.where(is_wrong, end, begin)
             key_sums = tl.where(is_wrong, 0, key_sums)
             value_sums = tl.where(is_wrong, 0, value_sums)
         for head in range(key_head * SHARING, (key_head + 1) * SHARING):
-            for tile in tl.range(low, high, num_stages=1 if loop == _EXACT else STAGES):
+            for tile in tl.range(low, high, num_stages=1 if loop == EXACT else STAGES):
                 first = tl.load(column_of + tile) * COLUMNS
                 query_i = vectors_of_block(query, first, num_columns, head, HEADS, CHANNELS,
-                                           COLUMNS, WIDTH, loop == _FULL)
+                                           COLUMNS, WIDTH, loop == FULL)
                 grad_i = vectors_of_block(grad_out, first, num_columns, head, HEADS,
-                                          VALUE_CHANNELS, COLUMNS, VALUE_WIDTH, loop == _FULL)
-                is_edge, number = pairs_of_tile(bits, edge_of, tile, loop == _FULL, ROWS, COLUMNS,
+                                          VALUE_CHANNELS, COLUMNS, VALUE_WIDTH, loop == FULL)
+                is_edge, number = pairs_of_tile(bits, edge_of, tile, loop == FULL, ROWS, COLUMNS,
                                                 NEEDS_EDGES)
                 edge = base + number
                 if NEEDS_EDGES:
@@ -359,7 +355,7 @@ def grads_of_tiled_keys(
                     grad_weight *= keep
                     used = weight * keep
                 grad_dot = weight * (grad_weight - delta[None, :])
-                if loop != _FULL:
+                if loop != FULL:
                     used = tl.where(is_edge, used, 0)
                     grad_dot = tl.where(is_edge, grad_dot, 0)
                 grad_dot = before_softcap(grad_dot, dot, gate, gate_edge_stride, gate_head_stride,
@@ -367,7 +363,7 @@ def grads_of_tiled_keys(
                 if gate is not None:
                     grad_dot *= gates(gate, gate_edge_stride, gate_head_stride, edge, is_edge,
                                       head, tl.float32)
-                if loop == _EXACT:
+                if loop == EXACT:
                     key_sums = add_edge_by_edge(key_sums, grad_dot, is_edge, query, first,
                                                 num_columns, head, HEADS, CHANNELS, WIDTH, COLUMNS)
                     value_sums = add_edge_by_edge(value_sums, used, is_edge, grad_out, first,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ['TIMES_BEFORE_COPY', 'Arriving', 'once_per_graph']
+__all__ = ['TIMES_BEFORE_COPY', 'Arriving', 'once_per_graph', 'plans_of']
 
 Plan = TypeVar('Plan')
 _OF_GRAPHS = WeakTensorKeyDictionary()  # the plans of each graph, by the tensor of its columns
@@ -30,17 +30,23 @@ def once_per_graph(name: Hashable, indptr: Tensor, column: Tensor,
                    make: Callable[[], Plan]) -> Plan:
     """Return the plan that ``make`` computes once for each graph and ``name``."""
     # name: with all settings that the plan depends on
-    plans = _OF_GRAPHS.get(column)
-    versions = _version(indptr), _version(column)
-    if plans is None or plans.indptr is not indptr or plans.versions != versions:
-        plans = _Plans(indptr, versions, {})
-    plan = plans.by_name.get(name)
+    plans = plans_of(indptr, column)
+    plan = plans.get(name)
     if plan is None:
         plan = make()
         # While a CUDA graph is captured, kernels do not run yet, so the plan has no values.
         if not _is_capturing(indptr.device):
-            plans.by_name[name], _OF_GRAPHS[column] = plan, plans
+            plans[name] = plan
+            _OF_GRAPHS[column] = _Plans(indptr, (_version(indptr), _version(column)), plans)
     return plan
+
+
+def plans_of(indptr: Tensor, column: Tensor) -> dict[Hashable, object]:
+    """Return the plans of a graph that have been made so far, by name."""
+    plans = _OF_GRAPHS.get(column)
+    versions = _version(indptr), _version(column)
+    is_current = plans is not None and plans.indptr is indptr and plans.versions == versions
+    return plans.by_name if is_current else {}
 
 
 def _version(tensor: Tensor) -> int:

@@ -1,7 +1,8 @@
 """The plan of tiles of a graph, made once for each order of its edges.
 
-Kernels read the list of a block of rows before its tiles, so that no load waits for the edges, and
-multiply tiles whose pairs are all edges without a mask.
+Kernels read the list of a block of rows before its tiles, so that no load waits for the edges. They
+loop over tiles under a mask of bits, then over full ones without a mask. 0 times a non-finite value
+is NaN, so if a sum is not finite, a third loop computes the block again, edge by edge.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import triton.language as tl
 from torch import Tensor
 
 from graphattn.ops.triton.launch import kernel, launch
-from graphattn.ops.triton.plans import Arriving, once_per_graph
+from graphattn.ops.triton.plans import Arriving, once_per_graph, plans_of
 from graphattn.ops.triton.rows import ROWS_OF_A_TILE, Rows, Tasks, gather, put_more
 
 COLUMNS = 64  # of a tile; their bits are two words
+LOOPS = tl.constexpr(3)  # over tiles under a mask, over full tiles, and edge by edge
+FULL, EXACT = tl.constexpr(1), tl.constexpr(2)
 MAX_COLUMNS = 2**31 // ROWS_OF_A_TILE - 1  # because edges of 64 rows are counted in 32 bits
 # A block is cut into parts if it has many tiles. Each part has at least this number of tiles, and
 # at least the share 1 / _SHARE_OF_A_PART of all tiles, which is a fraction of the work of one of
@@ -67,9 +70,26 @@ def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, edges: in
     num_rows, num_edges = indptr.numel() - 1, column.numel()
     if num_columns > MAX_COLUMNS or num_edges * ROWS_OF_A_TILE < edges * num_rows:
         return None
-    name = 'tiles', edges, heads, num_columns, _TILES_OF_A_PART, _SHARE_OF_A_PART
+    name = _Name(heads, num_columns, _TILES_OF_A_PART, _SHARE_OF_A_PART, edges)
     return once_per_graph(name, indptr, column,
                           lambda: _make(indptr, column, num_columns, heads, edges))
+
+
+def planned(indptr: Tensor, column: Tensor, num_columns: int, heads: int) -> Tiles | None:
+    """Return tiles that have been planned for other kernels along this graph, None if none are."""
+    wanted = heads, num_columns, _TILES_OF_A_PART, _SHARE_OF_A_PART
+    return next((plan for name, plan in plans_of(indptr, column).items()
+                 if isinstance(name, _Name) and name[:-1] == wanted), None)
+
+
+class _Name(NamedTuple):
+    """What a plan of tiles depends on, beside the graph."""
+
+    heads: int
+    num_columns: int
+    tiles_of_a_part: int
+    share_of_a_part: int
+    edges: int  # of a tile, at least
 
 
 def _make(indptr: Tensor, column: Tensor, num_columns: int, heads: int, edges: int) -> Tiles:
@@ -271,6 +291,12 @@ def vectors_of_block(x, first, num_nodes, head, HEADS: tl.constexpr, CHANNELS: t
     else:
         vectors = tl.load(pointers)
     return vectors
+
+
+@triton.jit
+def not_finite(sums):
+    """Return whether a sum is not finite."""
+    return tl.max((tl.abs(sums) < float('inf')).to(tl.int32) ^ 1) == 1
 
 
 @triton.jit

@@ -12,6 +12,7 @@ from graphattn.ops.registration import accumulation_dtype, implement
 from graphattn.ops.triton.launch import TYPES, Tile, fp64, kernel, launch, u64
 from graphattn.ops.triton.rows import Rows, edges_of_tasks, gather, put
 from graphattn.ops.triton.softmax import Terms, kept, logits
+from graphattn.ops.weights import triton_tiles as tiles_of_sums
 
 
 @implement('edge_dot', 'cuda')
@@ -32,8 +33,18 @@ def edge_dot_backward_cuda(given) -> tuple[Tensor, Tensor]:
     grad_dot = given.grad_dot.t().to(accumulation_dtype(query)).contiguous()
     sums = ((grad_dot, key, given.indptr, given.edge_key),
             (grad_dot[:, given.perm], query, given.key_indptr, given.edge_query))
-    return tuple(sum_rows(weight, x, Rows.of(*rows, len(x)), x.dtype, skip_zeros=True)
-                 for weight, x, *rows in sums)
+    return tuple(_sum_edges(weight, x, Rows.of(*rows, len(x))) for weight, x, *rows in sums)
+
+
+def _sum_edges(weight: Tensor, x: Tensor, rows: Rows) -> Tensor:
+    # over tiles where attention along the same edges has planned them
+    tiles = tiles_of_sums.planned(rows, x)
+    if tiles is None:
+        return sum_rows(weight, x, rows, x.dtype, skip_zeros=True)
+    out = sum_rows(weight, x, tiles.rest_of(rows), x.dtype, skip_zeros=True)
+    if tiles.have_rows:
+        tiles_of_sums.sum_tiles(weight, x, tiles, rows, out)
+    return out
 
 
 @implement('weighted_sum', 'cuda')

@@ -120,7 +120,8 @@ def operators(dtype: torch.dtype, channels: int, terms: str = 'plain', *, degree
         'edge_attention_backward': (out, features, out, features, statistics, *attended,
                                     True, True, True, has_features, has_features, *needs_logits),
         'edge_dot': (query, query, *edges, *ptrs),
-        'edge_dot_backward': (weight.t().to(dtype), query, query, *edges, *ptrs, True, True),
+        # of probabilities, which are float32, along the tiles of attention
+        'edge_dot_backward': (weight.t(), query.float(), query.float(), *edges, *ptrs, True, True),
         'attention_weights': (*logits, *edges, 0.1, softcap),
         'attention_weights_backward': (weight, weight, statistics.transpose(0, 1), *logits,
                                        *edges, 0.1, softcap, True, True, *needs_logits),

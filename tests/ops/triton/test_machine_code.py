@@ -53,8 +53,8 @@ BOUNDS = 168, 48, 2**16
 BOUNDS_OF = {
     **dict.fromkeys(('grads_of_queries', 'grads_of_keys', 'try_tiles', 'draw_keys'),
                     (255, *BOUNDS[1:])),
-    **dict.fromkeys(('attend_tiles', 'grads_of_tiled_queries', 'grads_of_tiled_keys'),
-                    (255, 560, 2**17))}
+    **dict.fromkeys(('attend_tiles', 'grads_of_tiled_queries', 'grads_of_tiled_keys',
+                     'sums_of_tiles'), (255, 560, 2**17))}
 
 
 def test_every_kernel_takes_no_more_than_it_may(codes):
