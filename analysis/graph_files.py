@@ -372,7 +372,9 @@ def _read_matrix_market(path: Path) -> _Matrices:
     content = read_bytes(path, max_bytes=_MAX_GRAPH)
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
     check_declared(max(rows, columns, entries), 'nodes or entries', len(content))
-    return 'Matrix Market', [sp.csr_array(scipy.io.mmread(BytesIO(content), spmatrix=False))]
+    # Without a line break, scipy reads beyond the end of the last line, if a blank ends it.
+    content = BytesIO(content + b'\n')
+    return 'Matrix Market', [sp.csr_array(scipy.io.mmread(content, spmatrix=False))]
 
 
 def _check_finite(name: str, values: np.ndarray) -> None:

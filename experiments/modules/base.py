@@ -208,7 +208,7 @@ class Training(L.LightningModule):
     def on_train_end(self) -> None:
         self._save_masks()
 
-    def on_test_end(self) -> None:
+    def on_test_start(self) -> None:
         self._save_masks()  # the masks of the tested weights, which need not be the last weights
 
     def _save_masks(self) -> None:

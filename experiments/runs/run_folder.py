@@ -192,7 +192,6 @@ class RunFolder(Callback):
             'versions': versions(), 'inputs': (self.identity or {}).get('inputs', {}),
         }
         save_tokenizer(trainer)
-        write_summary(folder, summary)
         print()
         width = max([21, *map(len, metrics)])
         for name, value in metrics.items():
@@ -210,6 +209,7 @@ class RunFolder(Callback):
               f"step {summary['tested_after_step']}, of epoch {summary['tested_after_epoch']}")
         for picture in self._draw(trainer, pl_module):
             print(f'picture {picture}')
+        write_summary(folder, summary)  # last, because a run with it is finished
         print(f'results are in {folder}')
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule,

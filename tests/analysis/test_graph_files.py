@@ -99,6 +99,13 @@ OBSTACLES = {
         (6, 7), (7, 6)])}
 
 
+def test_a_last_line_without_a_line_break_is_read(tmp_path):
+    """With a blank at its end, scipy would read beyond it, and end the process."""
+    path = tmp_path / 'a.mtx'
+    path.write_text('%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n2 1 0.5\n3 2 1 ')
+    assert read_graph_file(path).graph.num_edges == 4
+
+
 def test_adjacency_lists_have_blanks_or_tabs(tmp_path):
     club, path = nx.karate_club_graph(), tmp_path / 'club.adjlist'
     for write in (nx.write_adjlist, nx.write_multiline_adjlist,

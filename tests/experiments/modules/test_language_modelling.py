@@ -67,6 +67,9 @@ def test_a_run_leaves_metrics_masks_pictures_and_the_tokenizer(finished_run, cor
     assert {path.name for path in folder.iterdir()} == {
         'config.yaml', 'metrics.csv', 'summary.json', 'checkpoints', 'curves.png', 'masks.npz',
         'masks.png', 'tokenizer.json'}
+    # A run with a summary is finished, so that nothing is written after it.
+    written = {path: path.stat().st_mtime_ns for path in folder.rglob('*') if path.is_file()}
+    assert written[folder / 'summary.json'] == max(written.values())
     metrics = pd.read_csv(folder / 'metrics.csv')
     assert {f'{stage}/{name}' for stage in ('train', 'val') for name in (
         'loss', 'mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy',
