@@ -91,9 +91,9 @@ def attention(graph: GraphLike, *, weights: bool = True,
           \frac{1 - \sigma_2}{2} \le \phi \le \sqrt{2 (1 - \sigma_2)}
 
       for the second singular value of :math:`D_q^{-1/2} A D_k^{-1/2}`, whose degrees D are the row
-      and column sums. ``phi_above`` is the conductance of a cut: the best prefix of the tokens
-      sorted by the second singular vectors. This conductance never exceeds the bound above. Queries
-      and keys without edges are left out.
+      and column sums; it is 0 for a single row or column. ``phi_above`` is the conductance of a
+      cut: the best prefix of the tokens sorted by the second singular vectors. This conductance
+      never exceeds the bound above. Queries and keys without edges are left out.
     - **Direction.** No spectrum of a symmetrised matrix can distinguish A from its transpose. The
       shares of weight on earlier and later keys distinguish them, and
 
@@ -231,12 +231,12 @@ def _capacity_of(matrix: sp.csr_array) -> dict[str, object]:
     joined = sp.csr_array(joined[has_edge][:, has_edge])
     normalized = Laplacian(joined)
     pairs = normalized.smallest(2)
-    lambda_2 = float(pairs.values[1])
+    lambda_2 = float(pairs.values[1])  # 1 - sigma_2, but 2 for a single query and key
     cut = sweep(joined, fiedler_order(normalized, pairs.vectors[:, 1]))
     exact = (exact_expansion(joined)['exact_conductance'] if joined.shape[0] <= EXACT_UP_TO
              else None)
     return dict(
-        transport_gap=lambda_2, phi_below=lambda_2 / 2,
+        transport_gap=min(lambda_2, 1.), phi_below=lambda_2 / 2,
         phi_above=min(cut['sweep_conductance'], math.sqrt(2 * lambda_2)), phi=exact)
 
 

@@ -15,6 +15,7 @@ from graphattn._checks import (
     MAX_SIDE,
     check_bool,
     check_dropout,
+    check_edge_index,
     check_floating,
     check_place,
     check_shape,
@@ -190,6 +191,8 @@ class GraphTransformerConv(TransformerConv, Explained):
                                  "graph that sorted its edges); pass the unsorted edges as a "
                                  "tensor instead")
             edge_index = edge_index_of(edge_index)
+        elif isinstance(edge_index, Tensor) and edge_index.layout == torch.strided:
+            check_edge_index(edge_index)  # PyG computes wrong gradients along int32 edges
         elif (isinstance(edge_index, Tensor) and edge_index.is_sparse
               and not edge_index.is_coalesced()):
             # PyG reads only tensors that are marked as coalesced. The mark is set on a view, so

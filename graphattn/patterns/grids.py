@@ -200,5 +200,5 @@ class ShiftedWindows(_GridPattern):
     def _axis(self, number: int, coordinate: Tensor, length: int) -> tuple[Tensor, Tensor]:
         window, shift = self._of_axes('window')[number], self._of_axes('shift')[number]
         start = (coordinate - shift).div(window, rounding_mode='floor') * window + shift
-        key = start.unsqueeze(1) + torch.arange(min(window, length + shift))
-        return key, (key >= 0) & (key < length)
+        key = start.clamp(min=0).unsqueeze(1) + torch.arange(min(window, length))
+        return key, (key < start.unsqueeze(1) + window) & (key < length)

@@ -80,7 +80,9 @@ class LearnedMaskSource(GraphSource):
     Args:
         heads (int): Number of heads; each has its own mask.
         size (int): Number of tokens n of a mask. In longer sequences, a structured mask has no edge
-            over a distance that it lacks; the other masks raise an error.
+            over a distance that it lacks; the other masks raise an error. In shorter sequences, the
+            last token has the last row and column of these others, because it is a separator in
+            the inputs of BERT.
         mode (str): ``'dam_structured'``: all pairs of one distance share a value, so there are n -
             2 values inside the border. ``'dam_unstructured'`` and ``'soft'``: each pair has its own
             value.

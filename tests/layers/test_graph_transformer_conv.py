@@ -349,3 +349,14 @@ def test_nodes_out_of_range_and_other_kinds_are_refused():
     for edges in (SlidingWindow(2).build(NUM_KEYS), adjacency.to_sparse_csr()):
         with pytest.raises(ValueError, match="'edge_index' must have 9 queries and 12 keys"):
             conv(tuple(x), edges)
+
+
+@pytest.mark.parametrize('options, wanted', [
+    ({}, None), ({}, False), ({'aggr': 'mean'}, None), ({'flow': 'target_to_source'}, None)])
+def test_edges_in_32_bits_are_refused(options, wanted):
+    """PyG computes wrong gradients along them, without an error."""
+    *_, edge_index, _ = drawn()
+    conv = GraphTransformerConv(5, 4, **options)
+    for edges in (edge_index.int(), EdgeIndex(edge_index.int())):
+        with pytest.raises(TypeError, match="'edge_index' must be an int64 Tensor .*32"):
+            conv(torch.randn(NUM_KEYS, 5), edges, return_attention_weights=wanted)

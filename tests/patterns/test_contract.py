@@ -138,6 +138,8 @@ CASES = [
     Case(P.ShiftedWindows(2, (4,), shift=1), on_grid((4,), boxed(2, 1), boxed(2, 1)), per_query=4),
     Case(P.ShiftedWindows((1, 3), (4,), shift=(0, 2)), on_grid((4,), boxed(1), boxed(3, 2)),
          per_query=3),
+    Case(P.ShiftedWindows((7, 10**12), (3,), shift=(3, 2)),
+         on_grid((3,), boxed(7, 3), boxed(10**12, 2)), per_query=21),
     Case(P.ShiftedWindows(2, (2, 2)), on_grid((2, 2), boxed(2), boxed(2), boxed(2)), per_query=8),
     Case(P.Strided(3), lambda i, j, n: abs(i - j) < 3 or abs(i - j) in range(0, 99, 3),
          per_query=433, large=P.Strided(150)),
