@@ -91,7 +91,7 @@ def attend_padded(
     out, weight = drive(query, key, value, placement.graph, terms, *diffusion, placement,
                         backend=backend, needs_weights=needs_weights)
     if weight is not None:
-        weight = _dense(weight, tokens.place(graph), tokens, heads)
+        weight = _dense(weight, graph, tokens, heads)
     return out, weight
 
 
@@ -180,8 +180,12 @@ def _look_up(table: Tensor, place: EdgePlaces, tokens: PaddedTokens) -> Tensor:
     return table[*where, head].unsqueeze(1)
 
 
-def _dense(weight: Tensor, place: EdgePlaces, tokens: PaddedTokens, heads: int) -> Tensor:
-    dense = weight.new_zeros(tokens.batch, tokens.num_queries, tokens.num_keys, heads)
+def _dense(weight: Tensor, graph: BipartiteGraph, tokens: PaddedTokens, heads: int) -> Tensor:
+    sizes = tokens.batch, tokens.num_queries, tokens.num_keys
+    if weight.numel() == math.prod(sizes) * heads:  # all pairs, in the order of a table
+        return (weight.view(*sizes, heads).movedim(-1, 1) if weight.size(1) == heads else
+                weight.view(heads, *sizes).transpose(0, 1))
+    place, dense = tokens.place(graph), weight.new_zeros(*sizes, heads)
     where = place.sequence, place.query - tokens.first_query, place.key - tokens.first_key
     if place.head is not None:
         where, weight = (*where, place.head), weight.squeeze(1)

@@ -341,3 +341,14 @@ def test_errors_name_the_argument(case):
     call, error, message = BAD[case]
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize('source', ['Full()', PatternSource(['Full()', 'Full()'])])
+@pytest.mark.parametrize('average', [True, False])
+def test_weights_of_all_pairs_are_those_of_torch(source, average):
+    """Which are not put into a table edge by edge, whether or not heads share a graph."""
+    torch_module = nn.MultiheadAttention(16, 2, batch_first=True).double()
+    module = from_torch(torch_module, source)
+    x = torch.randn(3, 5, 16, dtype=torch.double)
+    torch.testing.assert_close(module(x, x, x, average_attn_weights=average),
+                               torch_module(x, x, x, average_attn_weights=average))
