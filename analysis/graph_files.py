@@ -369,12 +369,16 @@ def _of_arrays(arrays: dict[str, np.ndarray]) -> _Matrices:
 
 
 def _read_matrix_market(path: Path) -> _Matrices:
-    content = read_bytes(path, max_bytes=_MAX_GRAPH)
+    # Scipy's reader ends the process at bytes 0, at arrays without rows, and at a blank without a
+    # line break at the end.
+    content = read_bytes(path, max_bytes=_MAX_GRAPH) + b'\n'
+    if b'\0' in content:
+        raise ValueError('the file must be a text (got a byte 0); check that it is complete')
     rows, columns, entries, *_ = scipy.io.mminfo(BytesIO(content))
+    if min(rows, columns) == 0:
+        raise ValueError(f'the file must have rows and columns (got {rows} and {columns})')
     check_declared(max(rows, columns, entries), 'nodes or entries', len(content))
-    # Without a line break, scipy reads beyond the end of the last line, if a blank ends it.
-    content = BytesIO(content + b'\n')
-    return 'Matrix Market', [sp.csr_array(scipy.io.mmread(content, spmatrix=False))]
+    return 'Matrix Market', [sp.csr_array(scipy.io.mmread(BytesIO(content), spmatrix=False))]
 
 
 def _check_finite(name: str, values: np.ndarray) -> None:

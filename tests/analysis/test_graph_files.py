@@ -99,11 +99,16 @@ OBSTACLES = {
         (6, 7), (7, 6)])}
 
 
-def test_a_last_line_without_a_line_break_is_read(tmp_path):
-    """With a blank at its end, scipy would read beyond it, and end the process."""
+def test_what_would_end_the_process_in_scipy_is_read_or_refused(tmp_path):
     path = tmp_path / 'a.mtx'
     path.write_text('%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n2 1 0.5\n3 2 1 ')
-    assert read_graph_file(path).graph.num_edges == 4
+    assert read_graph_file(path).graph.num_edges == 4  # without a line break after the blank
+    path.write_text('%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n2 1 0\0.5\n3 2 1\n')
+    with pytest.raises(ValueError, match='must be a text .got a byte 0.'):
+        read_graph_file(path)
+    path.write_text('%%MatrixMarket matrix array real general\n0 2\n1\n2\n')
+    with pytest.raises(ValueError, match='must have rows and columns .got 0 and 2.'):
+        read_graph_file(path)
 
 
 def test_adjacency_lists_have_blanks_or_tabs(tmp_path):
