@@ -181,7 +181,7 @@ def graphs_of_heads(model: nn.Module | str | PathLike, length: int,
     Args:
         model: An attached model, or the folder of
             :func:`graphattn.hugging_face.save_attached`.
-        length (int): Number of tokens. Graphs of models that generate are causal.
+        length (int): Number of tokens.
         tokens (Tensor, optional): Ids of at least ``length`` tokens. They are needed only for
             graphs that depend on the tokens, such as those of clusters and block models.
 
@@ -193,17 +193,33 @@ def graphs_of_heads(model: nn.Module | str | PathLike, length: int,
     from graphattn.hugging_face import load_attached
     from graphattn.sources import PatternSource
     model = model if isinstance(model, nn.Module) else load_attached(model)
-    sources = {name: module.graph_source for name, module in model.named_modules()
+    modules = {name: module for name, module in model.named_modules()
                if getattr(module, 'graph_source', None) is not None}
+    sources = {name: module.graph_source for name, module in modules.items()}
+    parts = {part for name in sources for part in name.split('.')}
+    if {'encoder', 'decoder'} <= parts:
+        raise ValueError(f"'model' must be an encoder or a decoder (got {type(model).__name__}, "
+                         f"whose tokens pass through one of both); pass model.get_encoder() or "
+                         f"model.get_decoder()")
     asked = {name: source for name, source in sources.items()
              if not isinstance(source, PatternSource)}
     graphs = _graphs_of_tokens(model, asked, length, tokens) if asked else {}
     ptr = torch.tensor([0, length])
     every = [graphs[name] if name in asked else source.graph(ptr)
              for name, source in sources.items()]
-    if model.can_generate() and not model.config.is_encoder_decoder:
-        every = [graph.causal() for graph in every]
-    return [graph.unbatch() for graph in every]  # a segment for each head
+    return [[_allowed(of_head, module) for of_head in graph.unbatch()]  # a segment for each head
+            for graph, module in zip(every, modules.values())]
+
+
+def _allowed(graph: BipartiteGraph, module: nn.Module) -> BipartiteGraph:
+    """Return the edges that the masks of the model leave to an attention module."""
+    if getattr(module, 'is_causal', True):  # as transformers reads it
+        graph = graph.causal()
+    of_all = None if hasattr(module.config, 'layer_types') else getattr(module.config,
+                                                                        'sliding_window', None)
+    window = getattr(module, 'sliding_window', of_all)
+    return graph if window is None else graph.select_edges(
+        (graph.query - graph.key).abs() < window)
 
 
 def read_ids(path: Path, length: int) -> Tensor:

@@ -103,7 +103,8 @@ def new_parser(name: str, pattern: str, n: int,
                               'separately')
     sources.add_argument('--checkpoint', type=str,
                          help='the graphs of the layers and heads of a trained model instead of a '
-                              'pattern: a checkpoint, or the folder of a run')
+                              'pattern: a checkpoint, or the folder of a run, whose tested '
+                             'weights are measured')
     parser.add_function_arguments(read_graph_file, skip={'path', 'weights'})
     parser.add_argument('--trust', type=str, default='',
                         help="packages whose classes the checkpoint's config.yaml may name, "

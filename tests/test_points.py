@@ -35,8 +35,10 @@ def test_keys_are_the_nearest(k):
 
 
 def test_coincident_points_have_as_many_keys_as_others():
+    """And each is among its own."""
     graph = BipartiteGraph.from_nearest(torch.zeros(5, 3), 2)
     assert graph.in_degree().tolist() == [2] * 5
+    assert graph.without_self_loops().in_degree().tolist() == [1] * 5
 
 
 def test_points_may_be_none():

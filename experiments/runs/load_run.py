@@ -75,15 +75,7 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
         guess = run.module.model(tokens, ptr).argmax(dim=1)
     """
     folder = Path(folder)
-    if not (folder / 'config.yaml').exists():
-        runs = ', '.join(sorted(path.parent.name for path in folder.glob('*/config.yaml')))
-        raise FileNotFoundError(f"{folder} must be the folder of a run, with a config.yaml (got "
-                                f"none{f'; there are runs in {runs}' if runs else ''})")
-    config = read_yaml(folder / 'config.yaml')
-    check_schema(config, SCHEMA, str(folder / 'config.yaml'))
-    checkpoints = folder / 'checkpoints'
-    has_best = config.get('select_on') is not None and (checkpoints / BEST).exists()
-    path = checkpoints / (BEST if has_best else LAST)
+    config, path = _read_config(folder), tested_checkpoint(folder)
     try:
         checkpoint = read_checkpoint(path)
     except ValueError as error:
@@ -112,6 +104,24 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
         tokenizer = made.data.load_tokenizer()
     return Run(made.model.eval(), made.data, config, tokenizer,
                getattr(made.data, 'classes', None))
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / 'config.yaml'
+    if not path.exists():
+        runs = ', '.join(sorted(path.parent.name for path in folder.glob('*/config.yaml')))
+        raise FileNotFoundError(f"{folder} must be the folder of a run, with a config.yaml (got "
+                                f"none{f'; there are runs in {runs}' if runs else ''})")
+    config = read_yaml(path)
+    check_schema(config, SCHEMA, str(path))
+    return config
+
+
+def tested_checkpoint(folder: Path) -> Path:
+    """Return the checkpoint whose weights the run in a folder has tested."""
+    checkpoints, config = folder / 'checkpoints', _read_config(folder)
+    has_best = config.get('select_on') is not None and (checkpoints / BEST).exists()
+    return checkpoints / (BEST if has_best else LAST)
 
 
 def _other_versions(folder: Path) -> str:

@@ -31,8 +31,8 @@ def from_nearest(
     """Return the graph in which each query attends to its ``k`` nearest keys.
 
     Distances are Euclidean, in float64. If queries and keys are the same, a point is its own
-    nearest neighbour; ``from_nearest(x, k + 1).without_self_loops()`` has ``k`` others. Among keys
-    at the same distance, the search tree decides. Coordinates receive no gradient.
+    nearest neighbour; ``from_nearest(x, k + 1).without_self_loops()`` has ``k`` others. Among other
+    keys at the same distance, the search tree decides. Coordinates receive no gradient.
 
     Args:
         query (Tensor): Coordinates ``[num_queries, dimensions]``.
@@ -68,6 +68,10 @@ def from_nearest(
                              f"but example {number} has {keys.n} keys)")
         _, found = keys.query(queries, k=[*range(1, k + 1)],
                               workers=torch.get_num_threads())
+        if key is None:  # one of several equal points may not have found itself
+            own = np.arange(len(queries))
+            is_lost = (found != own[:, None]).all(axis=1)
+            found[is_lost, -1] = own[is_lost]
         return np.stack([found.ravel(), np.repeat(np.arange(len(queries)), k)])
 
     return _graph(cls, query, key, query_ptr, key_ptr, nearest)

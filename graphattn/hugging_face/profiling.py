@@ -120,7 +120,8 @@ class Profile:
             ``[heads, patterns]``.
         pattern_error (ndarray): Squared difference between the head's outputs along the pattern and
             its dense outputs, relative to the squared norm of the dense outputs,
-            ``[heads, patterns]``. Weights along the pattern are normalised to sum to 1.
+            ``[heads, patterns]``. Weights along the pattern, with that of a sink, are normalised to
+            sum to 1.
         pattern_edges (ndarray): Number of edges of a query in each pattern that the model's masks
             allow, ``[heads, patterns]``.
         clusters (ndarray): Numbers of clusters, int64, ascending. For the numbers 16 and 32,
@@ -401,8 +402,10 @@ class _Watching(Attending):
         for rows in one.blocks():
             weight = one.weights(rows)
             out[:, rows] = weight @ value
+            of_sink = 0. if one.sink is None else 1 - weight.sum(2, keepdim=True)
             total.add(**_sums_of(weight.double(), rows, is_special),
-                      **_sums_along(self.patterns, clusters, weight, rows, value, out[:, rows]))
+                      **_sums_along(self.patterns, clusters, weight, of_sink, rows, value,
+                                    out[:, rows]))
         check_finite(total.rows, "in the attention of 'model'; check its weights and inputs")
         num_rows = len(one.slot)
         sums.num_rows, sums.num_inputs = sums.num_rows + num_rows, sums.num_inputs + 1
@@ -488,14 +491,16 @@ def _sums_of(weight: Tensor, rows: Tensor, is_special: Tensor | None) -> dict[st
 
 
 def _sums_along(patterns: Sequence[Candidate], clusters: Mapping[int, InputClusters],
-                weight: Tensor, rows: Tensor, value: Tensor, out: Tensor) -> dict[str, Tensor]:
+                weight: Tensor, of_sink: Tensor | float, rows: Tensor, value: Tensor,
+                out: Tensor) -> dict[str, Tensor]:
     # Fields of a Profile, [heads, patterns], summed over some queries, and the squared norm of
-    # the dense outputs, [heads], by which errors are divided later.
+    # the dense outputs, [heads], by which errors are divided later. of_sink: its weight, which no
+    # pattern leaves out
     shares, errors, edges = ([weight.new_zeros(len(weight), 0)] for _ in range(3))
     for pattern in patterns:
         kept = weight * _mask(pattern, clusters, rows, weight.size(2)).to(weight.device)
         whole = kept.sum(2, keepdim=True)
-        error = kept @ value / whole.clamp(min=torch.finfo(whole.dtype).tiny) - out
+        error = kept @ value / (whole + of_sink).clamp(min=torch.finfo(whole.dtype).tiny) - out
         shares.append(whole.sum(1))
         errors.append(error.square().sum((1, 2)).unsqueeze(1))
         edges.append((kept > 0).sum((1, 2)).unsqueeze(1))

@@ -116,7 +116,7 @@ def _make(name: str, positional: list, named: dict) -> Pattern:
         return get(name, **named)
     kinds = _patterns_by_name()
     if name not in kinds:
-        known = [*PRESETS, *(kind for kind in kinds if not kind.startswith('_'))]
+        known = [*PRESETS, *kinds]
         hint = did_you_mean(name, known)
         other = ("; import a pattern of your own first, on a command line by --import; there are "
                  f"{', '.join(map(repr, known))}")
@@ -133,7 +133,8 @@ def _is_operation(node: ast.expr) -> bool:
 
 
 def _patterns_by_name(kind: type[Pattern] = Pattern) -> dict[str, type[Pattern]]:
-    named = {} if isabstract(kind) else {kind.__name__: kind}
+    is_hidden = isabstract(kind) or kind.__name__.startswith('_')
+    named = {} if is_hidden else {kind.__name__: kind}
     for derived in kind.__subclasses__():
         named |= _patterns_by_name(derived)
     return named

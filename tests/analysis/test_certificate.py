@@ -164,3 +164,28 @@ def test_graphs_that_depend_on_tokens_are_those_of_the_given_ones(saved, tmp_pat
         read_ids(tmp_path / 'ids.npy', 30)
     with pytest.raises(ValueError, match="'tokens' must be an .npy file"):
         read_ids(tmp_path / 'none.npy', 3)
+
+
+@pytest.mark.slow
+def test_the_masks_of_a_model_hold():
+    """Also of one without a head that generates, or with a window of its own."""
+    transformers = pytest.importorskip('transformers')
+    sizes = dict(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+                 num_key_value_heads=2, intermediate_size=8, head_dim=4)
+    bert = transformers.BertModel(transformers.BertConfig(**{
+        name: size for name, size in sizes.items() if name not in ('num_key_value_heads',
+                                                                   'head_dim')}))
+    llama = transformers.LlamaModel(transformers.LlamaConfig(**sizes))
+    mistral = transformers.MistralModel(transformers.MistralConfig(**sizes, sliding_window=3))
+    for model, allowed in ((bert, Full()), (llama, Causal()),
+                           (mistral, SlidingWindow(2, causal=True))):
+        (graph,), = graphs_of_heads(attach(model, 'Full()'), 9)
+        assert graph == allowed.build(9), type(model)
+    t5 = transformers.T5Model(transformers.T5Config(
+        vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2))
+    with pytest.warns(UserWarning, match='cross-attention'):
+        attach(t5, 'SlidingWindow(2)')
+    with pytest.raises(ValueError, match="'model' must be an encoder or a decoder .got T5Model"):
+        graphs_of_heads(t5, 9)
+    (graph,), = graphs_of_heads(t5.get_encoder(), 9)
+    assert graph == SlidingWindow(2).build(9)

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from graphattn.hugging_face import Profile, attach, attachment, attending, profile, profiling
+from graphattn.hugging_face import (
+    Profile,
+    attach,
+    attached,
+    attachment,
+    attending,
+    profile,
+    profiling,
+)
 from graphattn.patterns import EdgeList, SlidingWindow
 from tests.test_hugging_face import (
     BATCH,
@@ -134,6 +142,21 @@ def test_change_from_input_to_input_is_that_of_the_largest_weights():
         one, other = (np.concatenate(distances(weights[sequence][layer][head]))
                       for sequence in range(BATCH))
         assert got.same_distances[row] == pytest.approx(np.minimum(one, other).sum(), abs=1e-6)
+
+
+@pytest.mark.parametrize('pattern', ['Full()', 'SlidingWindow(3)'])
+def test_errors_are_those_of_attached_models_with_sinks(pattern):
+    """A sink keeps its part of the softmax along every pattern."""
+    model, outputs = beyond_sdpa('gpt-oss').eval(), []
+    project = model.base_model.layers[0].self_attn.o_proj
+    project.register_forward_pre_hook(lambda module, inputs: outputs.append(inputs[0]))
+    model(TOKENS)
+    with attached(model, pattern, layers=[0]):
+        model(TOKENS)
+    dense, sparse = (out.detach().double().view(BATCH, LENGTH, 4, -1) for out in outputs)
+    expected = (sparse - dense).square().sum((0, 1, 3)) / dense.square().sum((0, 1, 3))
+    found = profile(model, [TOKENS], patterns=[pattern]).pattern_error[:4, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_encoder_and_decoder_have_special_tokens_of_their_own():

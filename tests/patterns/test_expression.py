@@ -36,6 +36,7 @@ def test_parse_equals_the_python_expression(expression, pattern):
     ('SlidingWindo(3)', ValueError, "'SlidingWindo'.*did you mean 'SlidingWindow'"),
     ('bigbrid', ValueError, "did you mean 'bigbird'"),
     ('Pattern()', ValueError, 'unknown pattern'),
+    ('_SetOperation(Full(), Full())', ValueError, 'unknown pattern'),
     ('get("star")', ValueError, 'unknown pattern'),
     ('SlidingWindow(3) + Star()', ValueError, "patterns, presets"),
     ('SlidingWindow(open("x"))', ValueError, "'expression'.*arguments"),

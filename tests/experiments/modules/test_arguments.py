@@ -160,7 +160,7 @@ def test_masks_are_those_of_the_weights_that_are_tested(tmp_path):
     module.on_train_end()
     last = load_masks(tmp_path / 'masks.npz')
     source.logit.data.fill_(-1)  # as another checkpoint has them
-    module.on_test_end()
+    module.on_test_start()
     tested = load_masks(tmp_path / 'masks.npz')
     assert all(mask.build(8).num_edges == 64 for mask in last)
     assert all(mask.build(8).num_edges < 64 for mask in tested)

@@ -1,12 +1,14 @@
 """A trained run comes back as it was tested."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 import yaml
 
+from analysis.runs import _load_run
 from experiments import predict, train
 from experiments.cli import CONFIGS
 from experiments.runs.load_run import load_run
@@ -35,6 +37,19 @@ def test_a_run_is_as_right_as_it_was(run):
     assert float(torch.cat(right).float().mean()) == pytest.approx(accuracy)
     assert tokenizer is None and classes is None
     assert not module.training and config['trainer']['max_epochs'] == 1
+
+
+def test_analysis_measures_the_tested_weights(run, tmp_path):
+    """Those that the run has selected, which need not be its last ones."""
+    folder = tmp_path / 'run'
+    shutil.copytree(run, folder)
+    config = yaml.safe_load((folder / 'config.yaml').read_text())
+    config['select_on'] = 'val/loss'
+    (folder / 'config.yaml').write_text(yaml.safe_dump(config))
+    (folder / 'checkpoints/last.ckpt').rename(folder / 'checkpoints/best.ckpt')
+    loaded, (measured, _) = load_run(folder).module.model, _load_run(folder, ())
+    for name, weight in loaded.state_dict().items():
+        assert torch.equal(measured.state_dict()[name], weight), name
 
 
 def test_images_without_labels_are_an_array(run, tmp_path):
