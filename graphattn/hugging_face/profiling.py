@@ -402,7 +402,7 @@ class _Watching(Attending):
         for rows in one.blocks():
             weight = one.weights(rows)
             out[:, rows] = weight @ value
-            of_sink = 0. if one.sink is None else 1 - weight.sum(2, keepdim=True)
+            of_sink = 0. if one.sink is None else (1 - weight.sum(2, keepdim=True)).clamp(min=0)
             total.add(**_sums_of(weight.double(), rows, is_special),
                       **_sums_along(self.patterns, clusters, weight, of_sink, rows, value,
                                     out[:, rows]))
