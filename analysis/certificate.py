@@ -186,8 +186,9 @@ def graphs_of_heads(model: nn.Module | str | PathLike, length: int,
             graphs that depend on the tokens, such as those of clusters and block models.
 
     Raises:
-        ValueError: The folder does not contain an attached model; graphs depend on tokens, but
-            ``tokens`` is missing or too short; or a source returns a soft mask instead of a graph.
+        ValueError: The folder does not contain an attached model; an encoder and a decoder are both
+            attached; graphs depend on tokens, but ``tokens`` is missing or too short; or a source
+            returns a soft mask instead of a graph.
     """
     # imported here, because they import torch_geometric and transformers
     from graphattn.hugging_face import load_attached

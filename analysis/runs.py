@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from experiments.runs.load_run import tested_checkpoint
+from experiments.runs.load_run import read_config, tested_checkpoint
 from experiments.runs.pretrained import rebuilt
 from graphattn import BipartiteGraph, GraphAttention
 from graphattn.graphs import PairMask
@@ -116,7 +116,7 @@ def _load_run(checkpoint: Path, trust: Iterable[str]) -> tuple[nn.Module, Lightn
     from lightning import LightningDataModule
 
     if checkpoint.is_dir():
-        checkpoint = tested_checkpoint(checkpoint)
+        checkpoint = tested_checkpoint(checkpoint, read_config(checkpoint))
     run = rebuilt(checkpoint, load_tensors, 'checkpoint', trust, data=LightningDataModule)
     if isinstance(run.model, GraphTransformer):
         raise ValueError(f"'checkpoint' must contain a model of sequences (got a GraphTransformer "

@@ -75,7 +75,8 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
         guess = run.module.model(tokens, ptr).argmax(dim=1)
     """
     folder = Path(folder)
-    config, path = _read_config(folder), tested_checkpoint(folder)
+    config = read_config(folder)
+    path = tested_checkpoint(folder, config)
     try:
         checkpoint = read_checkpoint(path)
     except ValueError as error:
@@ -106,7 +107,8 @@ def load_run(folder: str | Path, trust: Iterable[str] = ()) -> Run:
                getattr(made.data, 'classes', None))
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return what config.yaml in the folder of a run contains, after checking its fields."""
     path = folder / 'config.yaml'
     if not path.exists():
         runs = ', '.join(sorted(path.parent.name for path in folder.glob('*/config.yaml')))
@@ -117,9 +119,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def tested_checkpoint(folder: Path) -> Path:
+def tested_checkpoint(folder: Path, config: dict[str, Any]) -> Path:
     """Return the checkpoint whose weights the run in a folder has tested."""
-    checkpoints, config = folder / 'checkpoints', _read_config(folder)
+    checkpoints = folder / 'checkpoints'
     has_best = config.get('select_on') is not None and (checkpoints / BEST).exists()
     return checkpoints / (BEST if has_best else LAST)
 

@@ -70,26 +70,16 @@ def plan(indptr: Tensor, column: Tensor, num_columns: int, heads: int, edges: in
     num_rows, num_edges = indptr.numel() - 1, column.numel()
     if num_columns > MAX_COLUMNS or num_edges * ROWS_OF_A_TILE < edges * num_rows:
         return None
-    name = _Name(heads, num_columns, _TILES_OF_A_PART, _SHARE_OF_A_PART, edges)
+    name = 'tiles', heads, num_columns, _TILES_OF_A_PART, _SHARE_OF_A_PART, edges
     return once_per_graph(name, indptr, column,
                           lambda: _make(indptr, column, num_columns, heads, edges))
 
 
 def planned(indptr: Tensor, column: Tensor, num_columns: int, heads: int) -> Tiles | None:
     """Return tiles that have been planned for other kernels along this graph, None if none are."""
-    wanted = heads, num_columns, _TILES_OF_A_PART, _SHARE_OF_A_PART
+    wanted = 'tiles', heads, num_columns, _TILES_OF_A_PART, _SHARE_OF_A_PART  # of any edges
     return next((plan for name, plan in plans_of(indptr, column).items()
-                 if isinstance(name, _Name) and name[:-1] == wanted), None)
-
-
-class _Name(NamedTuple):
-    """What a plan of tiles depends on, beside the graph."""
-
-    heads: int
-    num_columns: int
-    tiles_of_a_part: int
-    share_of_a_part: int
-    edges: int  # of a tile, at least
+                 if name[:-1] == wanted), None)
 
 
 def _make(indptr: Tensor, column: Tensor, num_columns: int, heads: int, edges: int) -> Tiles:

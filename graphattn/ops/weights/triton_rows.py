@@ -39,10 +39,9 @@ def edge_dot_backward_cuda(given) -> tuple[Tensor, Tensor]:
 def _sum_edges(weight: Tensor, x: Tensor, rows: Rows) -> Tensor:
     # over tiles where attention along the same edges has planned them
     tiles = tiles_of_sums.planned(rows, x)
-    if tiles is None:
-        return sum_rows(weight, x, rows, x.dtype, skip_zeros=True)
-    out = sum_rows(weight, x, tiles.rest_of(rows), x.dtype, skip_zeros=True)
-    if tiles.have_rows:
+    rest = rows if tiles is None else tiles.rest_of(rows)
+    out = sum_rows(weight, x, rest, x.dtype, skip_zeros=True)
+    if tiles is not None and tiles.have_rows:
         tiles_of_sums.sum_tiles(weight, x, tiles, rows, out)
     return out
 

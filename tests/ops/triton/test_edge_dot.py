@@ -85,7 +85,7 @@ def test_edges_without_a_gradient_add_nothing(poison):
 def planned(graph, heads, edges_of_a_tile):
     """Inside, attention has planned tiles that have so many edges, by query and by key."""
     with interpreted():
-        orders = (graph.csr, graph.num_keys), ((graph.csc[0], graph.csc[1]), graph.num_queries)
+        orders = (graph.csr, graph.num_keys), (graph.csc[:2], graph.num_queries)
         plans = [tiles.plan(*rows, num_columns, heads, edges_of_a_tile)
                  for rows, num_columns in orders]  # kept as long as the graph
         assert all(plan is not None and plan.have_rows for plan in plans)
